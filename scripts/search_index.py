@@ -1,0 +1,223 @@
+"""Build the search index that the pages' search box reads.
+
+Input: one `Document` for each page. Output: a dictionary to be written with
+``json.dumps(index, ensure_ascii=False, separators=(",", ":"))``:
+
+    {"pages": [{"url", "section", "title",
+                "question": {"en", "zh", "vi"},
+                "aliases": [...], "tags": [...],
+                "blocks": [{"anchor", "heading", "sentences": [...]}]}]}
+
+The words are indexed in the browser by theme/assets/search-core.js.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+VOID = frozenset(
+    "area base br col embed hr img input link meta source track wbr".split()
+)
+HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
+SKIPPED_TAGS = frozenset("pre math svg script style button noscript".split())
+SKIPPED_CLASSES = frozenset(["katex", "noindex", "headerlink", "tabbed-labels"])
+SENTENCE_BREAKING = HEADINGS | frozenset(
+    "p div section article li ul ol dl dt dd table tr caption figure "
+    "figcaption blockquote details summary hr".split()
+)
+CELL_SEPARATOR = " · "
+ELISION = "…"
+
+SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bal\.)(?<!\bcf\.)(?<!\bvs\.)"
+    r"(?<!\bEq\.)(?<!\bEqs\.)(?<!\bFig\.)(?<!\bSec\.)(?<!\bTab\.)(?<!\bDr\.)"
+    r"(?<!\bApp\.)(?<!\bNo\.)\s+"
+    r"|(?<=[。！？；])\s*"
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One page, as the search needs it.
+
+    Attributes:
+        url: Address relative to the site's root, "policy/ppo-clipping/".
+        section: Title of the section as shown, "Optimising the policy".
+        title: Short title, "PPO clipping".
+        question: Wordings by language: "en", "zh", "vi".
+        aliases: Other words for it by language, each a list.
+        tags: The page's tags.
+        html: The rendered content, well-formed, without the page's shell.
+    """
+
+    url: str
+    section: str
+    title: str
+    question: dict[str, str]
+    aliases: dict[str, list[str]] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+    html: str = ""
+
+
+def build(documents: Iterable[Document]) -> dict:
+    """Return the index of all documents, in their order."""
+    return {"pages": [_entry(document) for document in documents]}
+
+
+def extract(html: str) -> list[dict]:
+    """Return the text of a page by heading, in reading order.
+
+    A heading and a `<details>` each start a block. What has no id of its own
+    gets the anchor of the block around it; text before the first heading
+    stands in a block without anchor and heading. Left out: code blocks,
+    formulas, drawings, scripts, what is hidden from assistive technology,
+    and elements of the class `noindex`. Inline code stays.
+
+    Args:
+        html: Well-formed HTML: every element but the void ones is closed.
+
+    Returns:
+        Blocks `{"anchor", "heading", "sentences"}`; none is empty.
+    """
+    extractor = _Extractor()
+    extractor.feed(html)
+    extractor.close()
+    return extractor.result()
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split English, Chinese and Vietnamese text after each sentence."""
+    return [part for part in SENTENCE_END.split(text) if part]
+
+
+def _entry(document: Document) -> dict:
+    names = (name for names in document.aliases.values() for name in names)
+    return {
+        "url": document.url,
+        "section": document.section,
+        "title": document.title,
+        "question": document.question,
+        "aliases": list(dict.fromkeys(names)),
+        "tags": document.tags,
+        "blocks": _without_questions(
+            extract(document.html), set(document.question.values())
+        ),
+    }
+
+
+def _without_questions(blocks: list[dict], questions: set[str]) -> list[dict]:
+    """Drop the page's own question: the index holds it already."""
+    kept = []
+    for block in blocks:
+        heading = block["heading"]
+        sentences = block["sentences"]
+        if " ".join(sentences) in questions:
+            sentences = []
+        block = {
+            "anchor": block["anchor"],
+            "heading": "" if heading in questions else heading,
+            "sentences": [s for s in sentences if s not in questions],
+        }
+        if block["heading"] or block["sentences"]:
+            kept.append(block)
+    return kept
+
+
+class _Extractor(HTMLParser):
+    """Collects the blocks of a page while its HTML is read."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._blocks = [_block(anchor="")]
+        self._current = self._blocks[0]
+        self._around_details: list[dict] = []
+        self._skipped_depth = 0
+        self._in_heading = False
+        self._text: list[str] = []
+
+    def result(self) -> list[dict]:
+        """Return the blocks that hold anything."""
+        self._flush()
+        return [b for b in self._blocks if b["heading"] or b["sentences"]]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Start a block, end a sentence, or start to skip."""
+        if tag in VOID:
+            self._text.append(" ")
+            return
+        if self._skipped_depth:
+            self._skipped_depth += 1
+            return
+        attributes = dict(attrs)
+        if _is_skipped(tag, attributes):
+            self._skipped_depth = 1
+            if "katex" in _classes(attributes) or tag == "math":
+                self._text.append(ELISION)
+            return
+        if tag in SENTENCE_BREAKING:
+            self._flush()
+        if tag == "details":
+            self._around_details.append(self._current)
+        if tag in HEADINGS or tag == "details":
+            self._start_block(attributes.get("id"))
+        if tag in HEADINGS or tag == "summary":
+            self._in_heading = True
+
+    def handle_endtag(self, tag: str) -> None:
+        """End a sentence, a heading, a `<details>`, or what is skipped."""
+        if tag in VOID:
+            return
+        if self._skipped_depth:
+            self._skipped_depth -= 1
+            return
+        if tag in ("td", "th"):
+            self._text.append(CELL_SEPARATOR)
+        if tag in SENTENCE_BREAKING:
+            self._flush()
+        if tag in HEADINGS or tag == "summary":
+            self._in_heading = False
+        if tag == "details" and self._around_details:
+            around = self._around_details.pop()
+            self._current = _block(anchor=around["anchor"])
+            self._blocks.append(self._current)
+
+    def handle_data(self, data: str) -> None:
+        """Collect text that is not skipped."""
+        if not self._skipped_depth:
+            self._text.append(data)
+
+    def _start_block(self, anchor: str | None) -> None:
+        self._current = _block(anchor=anchor or self._current["anchor"])
+        self._blocks.append(self._current)
+
+    def _flush(self) -> None:
+        """Turn the collected text into the heading or into sentences."""
+        text = " ".join("".join(self._text).split())
+        text = text.removesuffix(CELL_SEPARATOR.rstrip())
+        self._text.clear()
+        if self._in_heading:
+            joined = f"{self._current['heading']} {text}"
+            self._current["heading"] = joined.strip()
+            return
+        self._current["sentences"] += [
+            sentence.strip()
+            for sentence in split_sentences(text)
+            if any(character.isalnum() for character in sentence)
+        ]
+
+
+def _block(anchor: str) -> dict:
+    return {"anchor": anchor, "heading": "", "sentences": []}
+
+
+def _classes(attributes: dict[str, str | None]) -> set[str]:
+    return set((attributes.get("class") or "").split())
+
+
+def _is_skipped(tag: str, attributes: dict[str, str | None]) -> bool:
+    return (
+        tag in SKIPPED_TAGS
+        or attributes.get("aria-hidden") == "true"
+        or not SKIPPED_CLASSES.isdisjoint(_classes(attributes))
+    )

@@ -1,0 +1,108 @@
+"""How figures look: the page's font and palette, for light and for dark."""
+
+from pathlib import Path
+
+from scripts import CACHE, ROOT
+
+FONT = "Source Sans 3"
+FONT_FILE = (
+    ROOT
+    / "node_modules/@fontsource-variable/source-sans-3/files"
+    / "source-sans-3-latin-wght-normal.woff2"
+)
+SERIES = {
+    "light": (
+        "#0b6e6e",
+        "#c2410c",
+        "#3f51b5",
+        "#8a6d00",
+        "#a21caf",
+        "#57606a",
+    ),
+    "dark": (
+        "#5cc8be",
+        "#f59e6c",
+        "#9fa8ff",
+        "#e0c04c",
+        "#e58bf0",
+        "#9aa4ad",
+    ),
+}
+INK = {"light": "#1f2328", "dark": "#e6e4df"}
+MUTED = {"light": "#57606a", "dark": "#9aa4ad"}
+PAPER = {"light": "#fcfbf8", "dark": "#14171a"}
+LINES = ("-", (0, (5, 2)), (0, (1, 1.6)), "-.", (0, (7, 2, 1, 2, 1, 2)), "-")
+
+
+def font_file() -> Path | None:
+    """The page's font as a TrueType file of weight 400, made once."""
+    if not FONT_FILE.exists():
+        return None
+    made = CACHE / "fonts" / "source-sans-3-400.ttf"
+    if not made.exists():
+        from fontTools.ttLib import TTFont
+        from fontTools.varLib.instancer import instantiateVariableFont
+
+        font = TTFont(FONT_FILE)
+        font.flavor = None
+        font = instantiateVariableFont(font, {"wght": 400}, updateFontNames=False)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        scratch = made.with_suffix(".part")
+        font.save(scratch)
+        scratch.replace(made)
+    return made
+
+
+def use_font() -> str:
+    """Make the font known to matplotlib; returns the family to ask for."""
+    from matplotlib import font_manager
+
+    path = font_file()
+    if path is None:
+        return "DejaVu Sans"
+    name = font_manager.FontProperties(fname=str(path)).get_name()
+    known = {f.name for f in font_manager.fontManager.ttflist}
+    if name not in known:
+        font_manager.fontManager.addfont(str(path))
+    return name
+
+
+def rc(theme: str) -> dict:
+    """Matplotlib's settings for one theme, "light" or "dark"."""
+    from cycler import cycler
+
+    ink, muted = INK[theme], MUTED[theme]
+    return {
+        "font.family": [use_font(), "DejaVu Sans"],
+        "font.size": 10.5,
+        "mathtext.fontset": "stix",
+        "axes.titlesize": 11.5,
+        "axes.titlelocation": "left",
+        "axes.titlepad": 9,
+        "axes.labelsize": 10.5,
+        "xtick.labelsize": 9.5,
+        "ytick.labelsize": 9.5,
+        "legend.fontsize": 9.5,
+        "legend.frameon": False,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": muted,
+        "axes.linewidth": 0.8,
+        "axes.labelcolor": ink,
+        "axes.titlecolor": ink,
+        "text.color": ink,
+        "xtick.color": muted,
+        "ytick.color": muted,
+        "xtick.labelcolor": ink,
+        "ytick.labelcolor": ink,
+        "hatch.color": ink,
+        "hatch.linewidth": 0.6,
+        "patch.edgecolor": ink,
+        "lines.linewidth": 1.9,
+        "axes.prop_cycle": cycler(color=SERIES[theme]) + cycler(linestyle=LINES),
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "savefig.facecolor": "none",
+        "svg.fonttype": "path",
+        "figure.constrained_layout.use": False,
+    }

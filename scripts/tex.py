@@ -1,0 +1,100 @@
+"""Renders formulas with KaTeX, once each: HTML and MathML, no script to read."""
+
+import hashlib
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from scripts import CACHE, ROOT
+
+Formula = tuple[str, bool]
+"""TeX source, and whether it is displayed on a line of its own."""
+
+IN_HTML = re.compile(
+    r'<(?P<tag>span|div) class="arithmatex">\\(?P<open>[(\[])'
+    r"(?P<tex>.*?)\\[)\]]</(?P=tag)>",
+    re.S,
+)
+
+
+class TexFailed(Exception):
+    """A formula that KaTeX refuses, or no KaTeX."""
+
+
+def node() -> str:
+    """The node program: the environment's own, else the one on PATH."""
+    own = Path(sys.executable).parent / "node"
+    found = str(own) if own.exists() else shutil.which("node")
+    if not found or not (ROOT / "node_modules" / "katex").exists():
+        raise TexFailed("KaTeX is not installed; run `make setup`")
+    return found
+
+
+def _key(formula: Formula, version: str) -> str:
+    text = json.dumps([*formula, version])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _version() -> str:
+    package = ROOT / "node_modules" / "katex" / "package.json"
+    script = (Path(__file__).parent / "katex.mjs").read_text()
+    return package.read_text() + script if package.exists() else ""
+
+
+def render(formulas: list[Formula]) -> dict[Formula, dict[str, str]]:
+    """KaTeX's {"html": ...} or {"error": ...} for each formula.
+
+    Results are kept in the cache; node starts only for new formulas.
+    """
+    store = CACHE / "tex.json"
+    known = json.loads(store.read_text()) if store.exists() else {}
+    version = _version()
+    keys = {formula: _key(formula, version) for formula in formulas}
+    new = [f for f, key in keys.items() if key not in known]
+    if new:
+        run = subprocess.run(
+            [node(), str(ROOT / "scripts" / "katex.mjs")],
+            input=json.dumps([{"tex": t, "display": d} for t, d in new]),
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+        if run.returncode:
+            raise TexFailed(f"KaTeX did not run: {run.stderr.strip()}")
+        known |= dict(zip((keys[f] for f in new), json.loads(run.stdout), strict=True))
+        store.parent.mkdir(parents=True, exist_ok=True)
+        scratch = store.with_suffix(f".{os.getpid()}")
+        scratch.write_text(json.dumps(known))
+        scratch.replace(store)
+    return {formula: known[key] for formula, key in keys.items()}
+
+
+def typeset(page: str, where: str) -> str:
+    """The HTML of a page with every arithmatex formula rendered.
+
+    Raises:
+        TexFailed: KaTeX refuses a formula; the message names the page.
+    """
+    found = {
+        (html.unescape(m["tex"]).strip(), m["open"] == "[")
+        for m in IN_HTML.finditer(page)
+    }
+    if not found:
+        return page
+    rendered = render(sorted(found))
+
+    def replace(m: re.Match) -> str:
+        formula = html.unescape(m["tex"]).strip(), m["open"] == "["
+        result = rendered[formula]
+        if "error" in result:
+            raise TexFailed(f"{where}: {formula[0]}: {result['error']}")
+        tag = "div" if formula[1] else "span"
+        return f'<{tag} class="tex">{result["html"]}</{tag}>'
+
+    return IN_HTML.sub(replace, page)

@@ -1,0 +1,1 @@
+"""Executable code shown in the answers: one module explains one question."""

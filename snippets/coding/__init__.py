@@ -1,0 +1,1 @@
+"""Code one is asked to write in the interview."""

@@ -1,0 +1,1 @@
+"""Distributed training: memory, parallelism and weight movement."""

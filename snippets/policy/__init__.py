@@ -1,0 +1,1 @@
+"""Policy gradients, PPO, GRPO and what replaced them."""

@@ -1,0 +1,1 @@
+"""Snippets on KL and entropy: what keeps a policy near its reference."""

@@ -1,0 +1,1 @@
+"""Answers on generating responses: schedules, staleness, caches."""

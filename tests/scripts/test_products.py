@@ -1,0 +1,189 @@
+"""The runner of figures and tables: cache, errors, budget, same bytes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import products
+from scripts.modules import Module, closure
+from tests import books
+
+SNIPPET = '''"""A question."""
+
+from matplotlib.figure import Figure
+
+from snippets.policy.helper import VALUE
+
+
+def figure_line() -> Figure:
+    """A line."""
+    figure = Figure(figsize=(2, 1))
+    figure.subplots().plot([1, 2], [1, VALUE])
+    return figure
+
+
+def table_numbers() -> str:
+    """A table."""
+    return f"| a |\\n| - |\\n| {VALUE} |"
+
+
+def report_text() -> str:
+    """A text."""
+    return "plain\\n\\n"
+'''
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "snippets/policy"
+    folder.mkdir(parents=True)
+    (tmp_path / "snippets/__init__.py").write_text('"""S."""\n')
+    (folder / "__init__.py").write_text('"""P."""\n')
+    (folder / "helper.py").write_text('"""H."""\n\nVALUE = 2\n')
+    (folder / "thing.py").write_text(SNIPPET)
+    return tmp_path
+
+
+def run(root, **how):
+    """Build in a process of its own, as the site does; (lines, errors)."""
+    code = (
+        "import sys; from pathlib import Path; from scripts import products\n"
+        "if __name__ == '__main__':\n"
+        f"    root = Path({str(root)!r})\n"
+        f"    errors = products.build(root, root / 'out', **{how!r})\n"
+        "    print(chr(10).join(errors), file=sys.stderr)\n"
+    )
+    script = root / "run.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(Path.cwd()), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines(), done.stderr.strip()
+
+
+def made(lines):
+    return sorted(line.split()[1] for line in lines)
+
+
+def test_makes_every_kind_once_and_again_only_when_an_input_changes(root):
+    lines, errors = run(root)
+    assert errors == ""
+    assert made(lines) == [
+        "policy/thing.figure_line",
+        "policy/thing.report_text",
+        "policy/thing.table_numbers",
+    ]
+    out = root / "out/policy"
+    assert sorted(p.name for p in out.iterdir() if p.suffix != ".key") == [
+        "thing.figure_line.dark.svg",
+        "thing.figure_line.light.svg",
+        "thing.report_text.txt",
+        "thing.table_numbers.md",
+    ]
+    assert (out / "thing.report_text.txt").read_text() == "plain\n"
+    assert run(root) == ([], "")
+    books.edit(root / "snippets/policy/helper.py", "VALUE = 2", "VALUE = 3")
+    lines, _ = run(root)
+    assert len(lines) == 3  # the module it imports changed
+    assert "| 3 |" in (out / "thing.table_numbers.md").read_text()
+
+
+def test_a_second_build_has_the_same_bytes(root):
+    run(root, jobs=1)
+    first = products.digest(root / "out")
+    run(root, force=True, jobs=2)
+    assert products.digest(root / "out") == first
+
+
+def test_light_and_dark_differ_in_colour_only(root):
+    run(root)
+    light, dark = (
+        (root / f"out/policy/thing.figure_line.{t}.svg").read_text()
+        for t in ("light", "dark")
+    )
+    assert "#0b6e6e" in light and "#5cc8be" in dark
+    colour = re.compile(r"#[0-9a-f]{6}|(?<=[\"#])m[0-9a-f]{10}")
+    assert colour.sub("#", light) == colour.sub("#", dark)
+
+
+def test_files_of_code_that_has_gone_are_removed(root):
+    run(root)
+    books.edit(root / "snippets/policy/thing.py", "def report_text", "def text")
+    run(root)
+    assert not list((root / "out").glob("*/*.txt"))
+    assert not list((root / "out").glob("*/*report_text*"))
+
+
+def test_an_error_names_the_snippets_own_line_and_the_rerun(root):
+    books.edit(
+        root / "snippets/policy/thing.py",
+        'return f"| a |',
+        'import numpy\n    numpy.zeros(2).reshape(3)\n    return f"| a |',
+    )
+    lines, errors = run(root)
+    assert errors == (
+        "snippets/policy/thing.py:18: table_numbers() raised ValueError: cannot "
+        "reshape array of size 2 into shape (3,)\n"
+        "    numpy.zeros(2).reshape(3)\n"
+        "    rerun: make show NAME=policy/thing.table_numbers"
+    )
+    assert made(lines) == [
+        "policy/thing.figure_line",
+        "policy/thing.report_text",
+    ]
+
+
+def test_a_wrong_return_type_is_named(root):
+    books.edit(root / "snippets/policy/thing.py", "return figure\n", "return 1\n")
+    _, errors = run(root)
+    assert errors == (
+        "snippets/policy/thing.py:1: figure_line() raised TypeError: returned "
+        "int, not a Figure\n"
+        "    rerun: make show NAME=policy/thing.figure_line"
+    )
+
+
+def test_the_budget_is_fatal(root, monkeypatch):
+    books.edit(
+        root / "snippets/policy/thing.py",
+        'return "plain',
+        'while True:\n        pass\n    return "plain',
+    )
+    monkeypatch.setattr(products, "LIMIT_S", 0.2)
+    result = products.make(str(root), str(root / "out"), "policy/thing", "report_text")
+    assert result["error"].startswith("snippets/policy/thing.py:")
+    assert (
+        "raised OverBudget: took more than 0.2 s of processor time" in (result["error"])
+    )
+
+
+def test_unknown_names_are_answered_with_near_ones(root, capsys):
+    assert products.show("policy/think", root, root / "out") == 1
+    assert capsys.readouterr().err == (
+        'no snippet "policy/think". Did you mean "policy/thing"?\n'
+        "    fix: NAME=<section>/<module>\n"
+    )
+    assert products.show("policy/thing.figure_lime", root, root / "out") == 1
+    assert capsys.readouterr().err == (
+        'policy/thing.py has no product "figure_lime". Did you mean '
+        '"figure_line"?\n'
+        "    fix: use one of figure_line, table_numbers, report_text\n"
+    )
+
+
+def test_torch_counts_only_where_it_is_imported(root):
+    thing = Module("policy/thing", root / "snippets/policy/thing.py")
+    before = products.key(thing, root)
+    books.edit(root / "snippets/policy/helper.py", "VALUE", "import torch\n\nVALUE")
+    again = Module("policy/thing", root / "snippets/policy/thing.py")
+    assert products.key(again, root) != before
+    assert "torch" not in again.libraries
+    libraries = set().union(*(m.libraries for m in closure(again, root)))
+    assert "torch" in libraries

@@ -1,0 +1,284 @@
+"""The search finds every question, however it is typed. Runs under node.
+
+The index holds the texts of all questions and some filler, no aliases and no
+answers: what is found here is found before a single answer is written.
+"""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts.search_index import Document, build
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "theme" / "assets" / "search-core.js"
+MINISEARCH = Path(
+    os.environ.get(
+        "MINISEARCH",
+        ROOT / "node_modules" / "minisearch" / "dist" / "es" / "index.js",
+    )
+)
+QUERIES = ROOT / "tests" / "site" / "search_queries.yml"
+FILLER = """
+<h2 id="short-answer">Short answer</h2>
+<p>The policy is trained on rewards, and the loss of the model falls. 模型的训练。</p>
+"""
+# Called with the data on standard input: {"pages", "calls": [[name, ...args]]},
+# where the argument "index" of `search` is filled in. Prints the returns.
+SCRIPT = """
+import { text } from "node:stream/consumers";
+import { pathToFileURL } from "node:url";
+const [core, { default: MiniSearch }] = await Promise.all(
+  process.argv.slice(1).map((path) => import(pathToFileURL(path))),
+);
+const { pages, calls } = JSON.parse(await text(process.stdin));
+const index = await core.buildIndex(MiniSearch, { pages });
+const returns = calls.map(([name, ...args]) =>
+  name === "search" ? core.search(index, ...args) : core[name](...args),
+);
+console.log(JSON.stringify(returns));
+"""
+
+
+def run(pages: list[dict], calls: list[list]) -> list:
+    """Return what each call of a function of search-core.js returns."""
+    assert MINISEARCH.exists(), f"{MINISEARCH} is missing: run `make setup`"
+    beside = Path(sys.executable).with_name("node")
+    node = str(beside) if beside.exists() else shutil.which("node")
+    assert node, "node is missing: run `make setup`"
+    done = subprocess.run(
+        [node, "--input-type=module", "-e", SCRIPT, str(CORE), str(MINISEARCH)],
+        input=json.dumps({"pages": pages, "calls": calls}),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@functools.cache
+def questions() -> dict[str, dict[str, str]]:
+    """Return the three wordings of each question by its slug."""
+    text = (ROOT / "docs" / "questions.yml").read_text(encoding="utf-8")
+    sections = yaml.safe_load(text)
+    return {
+        entry["slug"]: {language: entry[language] for language in ("en", "zh", "vi")}
+        for entries in sections.values()
+        for entry in entries
+    }
+
+
+@functools.cache
+def all_pages() -> list[dict]:
+    """Return an index of every question."""
+    documents = (
+        Document(slug, "Section", slug.replace("-", " "), wordings, html=FILLER)
+        for slug, wordings in questions().items()
+    )
+    return build(documents)["pages"]
+
+
+def misses(queries: list[tuple[str, str]]) -> list[str]:
+    """Return a line for each query whose page does not come first."""
+    results = run(all_pages(), [["search", query] for query, _ in queries])
+    first = [found[0]["url"] if found else "nothing" for found in results]
+    return [
+        f"{query!r} finds {url}, not {slug}"
+        for (query, slug), url in zip(queries, first, strict=True)
+        if url != slug
+    ]
+
+
+def page(**changes) -> dict:
+    """Return the index entry of a page about nothing much."""
+    fields = {
+        "url": "a/",
+        "section": "Section",
+        "title": "Title",
+        "question": {"en": "What is it?", "zh": "这是什么？", "vi": "Đây là gì?"},
+    }
+    return build([Document(**{**fields, **changes})])["pages"][0]
+
+
+def pasted() -> list[tuple[str, str]]:
+    return [
+        (text, slug)
+        for slug, wordings in questions().items()
+        for text in wordings.values()
+    ]
+
+
+@pytest.mark.parametrize(
+    "paste",
+    [
+        str,
+        pytest.param(lambda text: f"  {text}\n", id="with spaces"),
+        pytest.param(lambda text: text.rstrip("?？.。"), id="without its end"),
+        pytest.param(lambda text: f"12. {text}", id="with its number"),
+        pytest.param(str.upper, id="in capitals"),
+    ],
+)
+def test_a_pasted_question_comes_first(paste):
+    assert misses([(paste(text), slug) for text, slug in pasted()]) == []
+
+
+def test_words_of_a_question_in_another_order_find_it():
+    queries = [(" ".join(reversed(text.split())), slug) for text, slug in pasted()]
+    assert misses(queries) == []
+
+
+def groups() -> dict[str, list[dict]]:
+    return yaml.safe_load(QUERIES.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("group", groups())
+def test_typed_queries(group):
+    queries = [(entry["q"], entry["slug"]) for entry in groups()[group]]
+    unknown = {slug for _, slug in queries} - questions().keys()
+    assert not unknown, f"{QUERIES.name} names unknown questions"
+    assert misses(queries) == []
+
+
+def test_a_query_without_words_finds_nothing():
+    calls = [["search", query] for query in ("", "   ", "?!", "…")]
+    assert run(all_pages(), calls) == [[], [], [], []]
+
+
+def test_a_query_of_words_that_say_little_still_finds_something():
+    calls = [["search", query] for query in ("how does it work", "是什么", "là gì")]
+    assert all(run(all_pages(), calls))
+
+
+def test_unknown_words_find_nothing():
+    assert run(all_pages(), [["search", "zzxxqq"]]) == [[]]
+
+
+def test_typos_are_allowed_in_long_words_only():
+    pages = [page(aliases={"en": ["entropy", "ratio"]})]
+    calls = [["search", query] for query in ("entrapy ", "ratzo ")]
+    long, short = run(pages, calls)
+    assert long and not short
+
+
+@pytest.mark.parametrize("alias", ["schulman estimator", "低方差", "tràn bộ nhớ"])
+def test_an_alias_beats_a_page_that_repeats_it(alias):
+    other = page(url="b/", html=f"<p>{f'{alias}. ' * 50}</p>")
+    named = page(url="a/", aliases={"en": [alias]})
+    (results,) = run([other, named], [["search", alias]])
+    assert [result["url"] for result in results] == ["a/", "b/"]
+
+
+def test_the_last_word_may_be_unfinished():
+    results = run(all_pages(), [["search", "Megatron FSDP over"]])[0]
+    assert results[0]["url"] == "long-context-overlap"
+
+
+def test_two_spellings_are_one_word():
+    pairs = [
+        ("optimise", "optimize"),
+        ("normalisation", "normalization"),
+        ("analyse", "analyze"),
+        ("colour", "color"),
+        ("behaviour", "behavior"),
+        ("modelling", "modeling"),
+        ("centre", "center"),
+        ("licence", "license"),
+        ("catalogue", "catalog"),
+        ("programme", "program"),
+        ("judgement", "judgment"),
+        ("artefact", "artifact"),
+        ("grey", "gray"),
+    ]
+    british, american = (
+        run([], [["tokenize", word] for word in words])
+        for words in zip(*pairs, strict=True)
+    )
+    for pair, one, other in zip(pairs, british, american, strict=True):
+        assert one[0]["forms"] == other[0]["forms"], pair
+
+
+def test_words_and_their_forms():
+    expected = {
+        "优势函数": ["优", "势", "优势", "函", "势函", "数", "函数"],
+        "的": ["的"],
+        "PPO的clip": ["ppo", "的", "clip"],
+        "tỉ": ["tỉ", "ti"],
+        "đuôi": ["đuôi", "duoi"],
+        "off-policy": ["off", "policy", "offpolicy"],
+        "seq_len": ["seq", "len", "seqlen"],
+        "FlashAttention": ["flash", "attention", "flashattention"],
+        "RMSNorm": ["rms", "norm", "rmsnorm"],
+        "LLMs": ["llms", "llm"],
+        "Qwen2.5": ["qwen2", "qwen", "5", "qwen25"],
+        "clipping": ["clipping", "clip"],
+    }
+    returns = run([], [["tokenize", text] for text in expected])
+    forms = [
+        [form for token in tokens for form in token["forms"]] for tokens in returns
+    ]
+    assert dict(zip(expected, forms, strict=True)) == expected
+
+
+def test_a_result_shows_question_sentence_and_place():
+    html = """<p>Nothing here.</p>
+    <h2 id="why">Why</h2><p>The first. The ratio is clipped at <b>0.2</b>.</p>"""
+    pages = [page(title="T", html=html), page(url="b/")]
+    (results,) = run(pages, [["search", "clipping ratio"]])
+    (result,) = results
+    assert result["url"] == "a/"
+    assert result["anchor"] == "why"
+    assert result["question"] == "What is it?"
+    assert result["section"] == "Section"
+    assert result["title"] == "T"
+    assert result["sentence"] == "The ratio is clipped at 0.2."
+    (pieces,) = run(pages, [["highlight", result["sentence"], result["terms"]]])
+    assert [piece["text"] for piece in pieces if piece["hit"]] == ["ratio", "clipped"]
+    assert "".join(piece["text"] for piece in pieces) == result["sentence"]
+
+
+def test_a_pasted_question_leads_to_the_top_of_its_page():
+    html = '<h2 id="deep">What is it</h2><p>It is this.</p>'
+    (results,) = run([page(html=html)], [["search", "What is it?"]])
+    assert results[0]["anchor"] == ""
+
+
+def test_a_result_shows_the_wording_in_the_readers_language():
+    expected = {
+        "GRPO loss": "en",
+        "GRPO 的 loss": "zh",
+        "hàm loss GRPO": "vi",
+        "viet ham loss": "vi",
+    }
+    returns = run(all_pages(), [["search", query] for query in expected])
+    wordings = questions()["write-grpo-loss"]
+    assert [results[0]["question"] for results in returns] == [
+        wordings[language] for language in expected.values()
+    ]
+
+
+def test_a_long_sentence_is_cut_around_its_match():
+    html = f"<p>{'word ' * 100}staleness {'word ' * 100}</p>"
+    (results,) = run([page(html=html)], [["search", "staleness"]])
+    sentence = results[0]["sentence"]
+    assert "staleness" in sentence
+    assert len(sentence) < 250
+    assert sentence.startswith("… word") and sentence.endswith("word …")
+
+
+def test_no_more_results_than_asked_for():
+    (results,) = run(all_pages(), [["search", "GRPO", 3]])
+    assert len(results) == 3
+
+
+def test_the_language_of_a_text():
+    texts = ("KL 散度", "ước lượng KL", "KL estimator")
+    assert run([], [["languageOf", text] for text in texts]) == ["zh", "vi", "en"]

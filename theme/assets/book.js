@@ -1,0 +1,42 @@
+// Small comforts; the book reads without them.
+(() => {
+  const menu = document.querySelector(".menu");
+  if (menu) {
+    const close = () => { menu.open = false; };
+    menu.addEventListener("click", (event) => { if (event.target.closest("a")) close(); });
+    document.addEventListener("click", (event) => { if (!menu.contains(event.target)) close(); });
+    menu.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !menu.open) return;
+      close();
+      menu.querySelector("summary").focus();
+    });
+  }
+
+  // What scrolls sideways can be reached by the keyboard; what does not, is no stop.
+  const reach = () => {
+    for (const box of document.querySelectorAll("div.tex, .wide, pre > code")) {
+      if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  reach();
+  addEventListener("resize", reach);
+  document.addEventListener("toggle", reach, true);
+  if (document.fonts) document.fonts.ready.then(reach);
+
+  // A link to something inside a closed follow-up opens it; paper shows them all.
+  const reveal = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let box = target && target.closest("details:not(.menu)"); box; box = box.parentElement.closest("details")) box.open = true;
+  };
+  reveal();
+  addEventListener("hashchange", reveal);
+
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll(".md-content details:not([open], .mkdocstrings-source)")];
+    for (const box of opened) box.open = true;
+    for (const image of document.querySelectorAll("img.only-light")) image.loading = "eager";
+  });
+  addEventListener("afterprint", () => { for (const box of opened) box.open = false; });
+})();
