@@ -9,27 +9,22 @@ from pathlib import Path
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
+from mkdocs.structure.toc import get_toc
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 log = logging.getLogger("mkdocs.hooks.book")
 state: dict = {}
+SCRIPTS = (
+    "assets catalog checks exports pages problems products reference search_index tex"
+).split()
 
 
 def _fresh() -> None:
     """Import the scripts anew, so that `serve` shows their newest text."""
     for name in [n for n in sys.modules if n == "scripts" or n.startswith("scripts.")]:
         del sys.modules[name]
-    for name in (
-        "assets",
-        "catalog",
-        "checks",
-        "exports",
-        "pages",
-        "problems",
-    ):
-        state[name] = importlib.import_module(f"scripts.{name}")
-    for name in ("products", "search_index", "tex"):
+    for name in SCRIPTS:
         state[name] = importlib.import_module(f"scripts.{name}")
 
 
@@ -97,6 +92,9 @@ def on_page_content(html, page, config, files):
     except state["tex"].TexFailed as error:
         raise PluginError(str(error)) from error
     html = state["pages"].finish(html, page.url)
+    if page.file.src_uri.startswith("reference/"):
+        html = state["reference"].keep(html)
+        page.toc = get_toc(state["reference"].contents(html))
     answer = _answer(page)
     if answer:
         state["searched"][answer.slug] = html
@@ -135,7 +133,8 @@ def on_post_build(config):
     _write(site / "questions.schema.json", exports.schema(), indent=1)
 
 
-def _write(path: Path, data, **how) -> None:
+def _write(path: Path, data, indent: int | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(data, ensure_ascii=False, **how)
+    tight = None if indent else (",", ":")
+    text = json.dumps(data, ensure_ascii=False, indent=indent, separators=tight)
     path.write_text(text + "\n", encoding="utf-8")

@@ -1,15 +1,16 @@
 """Turns answers and the plan into the Markdown of the site's pages."""
 
 import html
-import os
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from scripts import prose
+from scripts import prose, reference
 from scripts.catalog import LANGUAGES, PRODUCT, Answer, Book, Wanted
-from scripts.modules import Module, all_modules
+from scripts.modules import all_modules
+from scripts.reference import link, relative
 
 LANG_TAGS = {"en": "en", "zh": "zh-Hans", "vi": "vi"}
 WORDS_A_MINUTE = 180
@@ -34,24 +35,6 @@ FENCE_WITH_EMBED = re.compile(
     re.M,
 )
 FIGURE_SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)pt" height="([\d.]+)pt"')
-
-
-def relative(page: str, target: str) -> str:
-    """Address of one page of the site, as written on another."""
-    bare, hash_, anchor = target.partition("#")
-    path = os.path.relpath("/" + bare, "/" + page)
-    path = "./" if path == "." else path + ("/" if bare.endswith("/") else "")
-    return path + hash_ + anchor
-
-
-def link(page: str, target: str, text: str, **attributes: str) -> str:
-    """An HTML link between two pages of the site; the text is escaped."""
-    more = "".join(
-        f' {name.rstrip("_")}="{html.escape(value)}"'
-        for name, value in attributes.items()
-        if value
-    )
-    return f'<a href="{relative(page, target)}"{more}>{html.escape(text)}</a>'
 
 
 def list_of(book: Book, name: str) -> tuple[str, str]:
@@ -254,7 +237,7 @@ def credit(book: Book, body: str, url: str) -> str:
         name = m["path"].removesuffix(".py")
         module = modules.get(name)
         names = module.within(m["section"]) if module else []
-        links = ", ".join(function_link(url, name, n) for n in names)
+        links = ", ".join(reference.function_link(url, name, n) for n in names)
         links = links or html.escape(m["section"])
         line = (
             f'<p class="made-by">{links} in <code>snippets/{m["path"]}</code>, '
@@ -271,18 +254,17 @@ def test_path(module: str) -> str:
     return f"tests/snippets/{section}/test_{stem}.py"
 
 
-def function_link(url: str, module: str, function: str) -> str:
-    """A link to a function in the reference."""
-    anchor = f"snippets.{module.replace('/', '.')}.{function}"
-    target = f"reference/{module.partition('/')[0]}/#{anchor}"
-    return f'<a href="{relative(url, target)}"><code>{function}</code></a>'
-
-
 def finish(page: str, url: str) -> str:
     """Last touches on an answer's HTML that Markdown cannot express."""
     page = re.sub(
         r'(<div class="admonition wrong">\s*<p class="admonition-title">)',
         r'\1<span class="verdict">Wrong</span> ',
+        page,
+    )
+    number = itertools.count(1)
+    page = re.sub(
+        r'<details class="question"',
+        lambda m: f'<details id="follow-up-{next(number)}" class="question"',
         page,
     )
     page = _credit_figures(page, url)
@@ -305,6 +287,7 @@ def finish(page: str, url: str) -> str:
             count=len(LANG_TAGS),
         )
         page = head + tail
+    page = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", page)
     return re.sub(
         r"(<table>.*?</table>)",
         r'<div class="wide" tabindex="0" role="group" aria-label="Table">\1</div>',
@@ -319,7 +302,8 @@ def _credit_figures(page: str, url: str) -> str:
         if not stem:
             return m[0]
         module, _, function = stem[1].partition(".")
-        made = f'<p class="made-by">Drawn by {function_link(url, module, function)}</p>'
+        drawn = reference.function_link(url, module, function)
+        made = f'<p class="made-by">Drawn by {drawn}</p>'
         return m[0].replace("</figcaption>", f"{made}</figcaption>")
 
     return re.sub(r"<figure.*?</figure>", add, page, flags=re.S)
@@ -507,72 +491,6 @@ def paths_page(book: Book) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-# --- reference -----------------------------------------------------------
-
-
-def reference_page(book: Book, section: str) -> str:
-    """The functions of a section's snippets, each with the page that shows it."""
-    modules = [
-        m for m in all_modules(book.root).values() if m.name.startswith(section + "/")
-    ]
-    parts = [f"# Code: {book.sections[section]['title']}"]
-    for module in modules:
-        parts.append(_reference_module(book, section, module))
-    return "\n\n".join(parts) + "\n"
-
-
-def shown_in(book: Book, module: Module) -> dict[str, list[Answer]]:
-    """Which answers show each function of a module."""
-    found: dict[str, list[Answer]] = {}
-    for answer in book.ordered:
-        for embed in answer.embeds:
-            if embed.product and embed.product["module"] == module.name:
-                names = [embed.product["function"]]
-            elif embed.path == module.name + ".py":
-                names = module.within(embed.section)
-            else:
-                continue
-            for name in names:
-                if answer not in found.setdefault(name, []):
-                    found[name].append(answer)
-    return found
-
-
-def _reference_module(book: Book, section: str, module: Module) -> str:
-    dotted = f"snippets.{module.name.replace('/', '.')}"
-    shown = shown_in(book, module)
-    parts = [f"## {module.name.partition('/')[2]} {{ #{dotted} }}"]
-    for name in module.functions:
-        if name.startswith("_"):
-            continue
-        parts.append(f"::: {dotted}.{name}")
-        if name in shown:
-            links = ", ".join(
-                link(f"reference/{section}/", a.url, a.meta.title) for a in shown[name]
-            )
-            parts.append(f'<p class="shown-in">Shown in {links}</p>')
-    return "\n\n".join(parts)
-
-
-def reference_index(book: Book) -> str:
-    """The sections of the reference."""
-    lines = [
-        f"- [{book.sections[s]['title']}](reference/{s}.md)"
-        for s in reference_sections(book)
-    ]
-    intro = (
-        "Every figure, table and number in the answers is made by these "
-        "functions; they are tested, typed and free to reuse."
-    )
-    return f"# Code reference\n\n{intro}\n\n" + "\n".join(lines) + "\n"
-
-
-def reference_sections(book: Book) -> list[str]:
-    """Sections that have snippets."""
-    names = {name.partition("/")[0] for name in all_modules(book.root)}
-    return [section for section in book.sections if section in names]
-
-
 # --- everything ----------------------------------------------------------
 
 
@@ -582,14 +500,14 @@ def generated(book: Book) -> dict[str, str]:
         "questions.md": questions_page(book),
         "paths.md": paths_page(book),
         "tags.md": tags_page(book),
-        "reference.md": reference_index(book),
+        "reference.md": reference.index(book),
     }
     for section in book.sections:
         pages[f"{section}/index.md"] = section_page(book, section)
     for list_id in book.lists:
         pages[f"lists/{list_id}.md"] = list_page(book, list_id)
-    for section in reference_sections(book):
-        pages[f"reference/{section}.md"] = reference_page(book, section)
+    for section in reference.sections(book):
+        pages[f"reference/{section}.md"] = reference.page(book, section)
     return pages
 
 
@@ -616,7 +534,7 @@ def navigation(book: Book) -> list:
         menu.append({plan["title"]: pages})
     code = [
         {book.sections[s]["title"]: f"reference/{s}.md"}
-        for s in reference_sections(book)
+        for s in reference.sections(book)
     ]
     menu.append({"Code reference": ["reference.md", *code]})
     return menu

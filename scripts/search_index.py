@@ -21,7 +21,12 @@ VOID = frozenset(
 )
 HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
 SKIPPED_TAGS = frozenset("pre math svg script style button noscript".split())
-SKIPPED_CLASSES = frozenset(["katex", "noindex", "headerlink", "tabbed-labels"])
+# Formulas, and what scripts/pages.py and the theme put around an answer.
+SKIPPED_CLASSES = frozenset(
+    "about back caption-prefix cite headerlink katex made-by noindex tabbed-labels "
+    "wordings".split()
+)
+FOOT_CLASS = "foot"  # of the headings after the answer: sources, links
 SENTENCE_BREAKING = HEADINGS | frozenset(
     "p div section article li ul ol dl dt dd table tr caption figure "
     "figcaption blockquote details summary hr".split()
@@ -29,10 +34,12 @@ SENTENCE_BREAKING = HEADINGS | frozenset(
 CELL_SEPARATOR = " · "
 ELISION = "…"
 
+EMPTY_BRACKETS = re.compile(r"\(\s*\)")
+SPACE_BEFORE_STOP = re.compile(r"\s+(?=[.,;:!?)])")
 SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bal\.)(?<!\bcf\.)(?<!\bvs\.)"
     r"(?<!\bEq\.)(?<!\bEqs\.)(?<!\bFig\.)(?<!\bSec\.)(?<!\bTab\.)(?<!\bDr\.)"
-    r"(?<!\bApp\.)(?<!\bNo\.)\s+"
+    r"(?<!\bApp\.)\s+"
     r"|(?<=[。！？；])\s*"
 )
 
@@ -72,7 +79,9 @@ def extract(html: str) -> list[dict]:
     gets the anchor of the block around it; text before the first heading
     stands in a block without anchor and heading. Left out: code blocks,
     formulas, drawings, scripts, what is hidden from assistive technology,
-    and elements of the class `noindex`. Inline code stays.
+    citations and other furniture (SKIPPED_CLASSES; any element may be given
+    the class `noindex`), everything below a heading of the class `foot`, and
+    sentences and rows of tables without a letter. Inline code stays.
 
     Args:
         html: Well-formed HTML: every element but the void ones is closed.
@@ -134,6 +143,7 @@ class _Extractor(HTMLParser):
         self._around_details: list[dict] = []
         self._skipped_depth = 0
         self._in_heading = False
+        self._in_foot = False
         self._text: list[str] = []
 
     def result(self) -> list[dict]:
@@ -159,6 +169,8 @@ class _Extractor(HTMLParser):
             self._flush()
         if tag == "details":
             self._around_details.append(self._current)
+        if tag in HEADINGS:
+            self._in_foot = FOOT_CLASS in _classes(attributes)
         if tag in HEADINGS or tag == "details":
             self._start_block(attributes.get("id"))
         if tag in HEADINGS or tag == "summary":
@@ -193,9 +205,10 @@ class _Extractor(HTMLParser):
 
     def _flush(self) -> None:
         """Turn the collected text into the heading or into sentences."""
-        text = " ".join("".join(self._text).split())
-        text = text.removesuffix(CELL_SEPARATOR.rstrip())
+        text = _tidy("".join(self._text))
         self._text.clear()
+        if self._in_foot:
+            return
         if self._in_heading:
             joined = f"{self._current['heading']} {text}"
             self._current["heading"] = joined.strip()
@@ -203,8 +216,15 @@ class _Extractor(HTMLParser):
         self._current["sentences"] += [
             sentence.strip()
             for sentence in split_sentences(text)
-            if any(character.isalnum() for character in sentence)
+            if any(character.isalpha() for character in sentence)
         ]
+
+
+def _tidy(text: str) -> str:
+    """Close the gaps that line breaks and what is left out leave behind."""
+    text = EMPTY_BRACKETS.sub("", " ".join(text.split()))
+    text = SPACE_BEFORE_STOP.sub("", text)
+    return text.removesuffix(CELL_SEPARATOR.rstrip())
 
 
 def _block(anchor: str) -> dict:

@@ -177,19 +177,19 @@ def run(step: str, command: list, root: Path) -> None:
         "PIP_REQUIRE_VIRTUALENV": "1",
         "PIP_USER": "0",
     }
-    process = subprocess.Popen(
+    said = []
+    with subprocess.Popen(
         [str(word) for word in command],
         cwd=str(root),
         env={**os.environ, **settings},
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-    )
-    said = []
-    for line in process.stderr:
-        sys.stderr.write(line)
-        said.append(line)
-    if process.wait():
+    ) as process:
+        for line in process.stderr:
+            sys.stderr.write(line)
+            said.append(line)
+    if process.returncode:
         raise Failed(advice(step, "".join(said), free_gigabytes(root)))
 
 

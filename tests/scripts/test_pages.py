@@ -3,7 +3,7 @@
 import markdown
 import pytest
 
-from scripts import exports, pages
+from scripts import exports, pages, reference
 from tests import books
 
 SOFTWARE = (
@@ -151,7 +151,7 @@ def test_an_embedded_section_links_to_its_function_and_test(root):
         "test_first_thing.py</code></p>"
     ) in text
     assert 'class="shown-in">Shown in <a href="../../policy/first-thing/">' in (
-        pages.reference_page(book, "policy")
+        reference.page(book, "policy")
     )
 
 

@@ -6,7 +6,6 @@ answers: what is found here is found before a single answer is written.
 
 import functools
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,12 +18,7 @@ from scripts.search_index import Document, build
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "theme" / "assets" / "search-core.js"
-MINISEARCH = Path(
-    os.environ.get(
-        "MINISEARCH",
-        ROOT / "node_modules" / "minisearch" / "dist" / "es" / "index.js",
-    )
-)
+MINISEARCH = ROOT / "node_modules" / "minisearch" / "dist" / "es" / "index.js"
 QUERIES = ROOT / "tests" / "site" / "search_queries.yml"
 FILLER = """
 <h2 id="short-answer">Short answer</h2>
@@ -220,6 +214,8 @@ def test_words_and_their_forms():
         "LLMs": ["llms", "llm"],
         "Qwen2.5": ["qwen2", "qwen", "5", "qwen25"],
         "clipping": ["clipping", "clip"],
+        "ＰＰＯ": ["ppo"],
+        "r²": ["r2"],
     }
     returns = run([], [["tokenize", text] for text in expected])
     forms = [
@@ -230,7 +226,7 @@ def test_words_and_their_forms():
 
 def test_a_result_shows_question_sentence_and_place():
     html = """<p>Nothing here.</p>
-    <h2 id="why">Why</h2><p>The first. The ratio is clipped at <b>0.2</b>.</p>"""
+    <h2 id="why">Why</h2><p>The first. The ratio² is clipped at <b>0.2</b> …</p>"""
     pages = [page(title="T", html=html), page(url="b/")]
     (results,) = run(pages, [["search", "clipping ratio"]])
     (result,) = results
@@ -239,9 +235,9 @@ def test_a_result_shows_question_sentence_and_place():
     assert result["question"] == "What is it?"
     assert result["section"] == "Section"
     assert result["title"] == "T"
-    assert result["sentence"] == "The ratio is clipped at 0.2."
+    assert result["sentence"] == "The ratio² is clipped at 0.2 …"
     (pieces,) = run(pages, [["highlight", result["sentence"], result["terms"]]])
-    assert [piece["text"] for piece in pieces if piece["hit"]] == ["ratio", "clipped"]
+    assert [piece["text"] for piece in pieces if piece["hit"]] == ["ratio²", "clipped"]
     assert "".join(piece["text"] for piece in pieces) == result["sentence"]
 
 
@@ -262,6 +258,17 @@ def test_a_result_shows_the_wording_in_the_readers_language():
     wordings = questions()["write-grpo-loss"]
     assert [results[0]["question"] for results in returns] == [
         wordings[language] for language in expected.values()
+    ]
+
+
+def test_the_sentence_is_in_the_readers_language_if_it_says_as_much():
+    html = "<p>GRPO needs memory.</p><p>GRPO 很省。</p><p>GRPO tốn bộ nhớ.</p>"
+    calls = [["search", query] for query in ("GRPO", "GRPO 呢", "GRPO thế nào")]
+    returns = run([page(html=html)], calls)
+    assert [results[0]["sentence"] for results in returns] == [
+        "GRPO needs memory.",
+        "GRPO 很省。",
+        "GRPO tốn bộ nhớ.",
     ]
 
 

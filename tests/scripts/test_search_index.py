@@ -129,6 +129,23 @@ def test_a_display_formula_leaves_nothing():
     assert sentences(html) == ["One."]
 
 
+def test_left_out_citations_leave_no_gap():
+    html = (
+        '<p>It is so <a class="cite" href="#s">A 2020, Eq. 7</a>. And so '
+        '(<a class="cite" href="#s">B 2021</a>), too.</p>'
+    )
+    assert sentences(html) == ["It is so.", "And so, too."]
+
+
+def test_nothing_of_the_foot_is_kept():
+    html = (
+        '<p>One.</p><h2 class="foot" id="s">Sources</h2><ol><li>Smith.</li></ol>'
+        '<details><summary>More</summary></details><h2 id="b">B</h2><p>Two.</p>'
+    )
+    assert sentences(html) == ["One.", "Two."]
+    assert [block["heading"] for block in extract(html)] == ["", "B"]
+
+
 def test_inline_code_stays():
     assert sentences("<p>Set <code>clip_ratio</code>.</p>") == ["Set clip_ratio."]
 
@@ -140,9 +157,10 @@ def test_words_do_not_grow_together():
 
 def test_a_table_gives_one_sentence_a_row():
     html = (
-        "<table><tr><th>a</th><th>b</th></tr>\n<tr><td>1</td>\n<td>2</td></tr></table>"
+        "<table><tr><th>a</th><th>b</th></tr>\n<tr><td>x</td>\n<td>2</td></tr>"
+        "<tr><td>3</td><td>4</td></tr></table>"
     )
-    assert sentences(html) == ["a · b", "1 · 2"]
+    assert sentences(html) == ["a · b", "x · 2"]
 
 
 def test_references_to_characters_are_read():
@@ -155,6 +173,7 @@ def test_references_to_characters_are_read():
         ("One. Two? Three!", ["One.", "Two?", "Three!"]),
         ("一是。二是？三；四", ["一是。", "二是？", "三；", "四"]),
         ("Một. Hai.", ["Một.", "Hai."]),
+        ("No. It is not.", ["No.", "It is not."]),
         ("Liu et al. 2025, Eq. 7, e.g. here.", None),
         ("Dr. GRPO at 0.95 in V3.2 differs.", None),
     ],

@@ -24,6 +24,21 @@
   document.addEventListener("toggle", reach, true);
   if (document.fonts) document.fonts.ready.then(reach);
 
+  if (navigator.clipboard) {
+    for (const box of document.querySelectorAll(".md-content .highlight:not(.doc-signature)")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "copy";
+      button.textContent = "Copy";
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(box.querySelector("code").textContent);
+        button.textContent = "Copied";
+        setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      });
+      box.append(button);
+    }
+  }
+
   // A link to something inside a closed follow-up opens it; paper shows them all.
   const reveal = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -38,8 +38,8 @@ const STOP_WEIGHT = 0.1;
 const CHARACTER_WEIGHT = 0.25;
 /** Results below this share of the best score are noise. */
 const CUTOFF = 0.08;
-/** An English wording is shown unless the Vietnamese holds this much more. */
-const OTHER_LANGUAGE_FACTOR = 1.5;
+/** Text in another language than the query's must cover this much more of it. */
+const LANGUAGE_FACTOR = 1.5;
 /** Words of a query that are looked at: more than any question has. */
 const MAX_QUERY_WORDS = 200;
 /** Indexing gives way to the browser after so many milliseconds. */
@@ -94,17 +94,20 @@ const STOP_WORDS = new Set(
 const VIETNAMESE_LETTER =
   /[ăâđêôơưàáảãạằắẳẵặầấẩẫậèéẻẽẹềếểễệìíỉĩịòóỏõọồốổỗộờớởỡợùúủũụừứửữựỳýỷỹỵ]/i;
 const HAN = /\p{Script=Han}/v;
+const LETTER = String.raw`[[\p{L}\p{N}\p{M}]--\p{Script=Han}]`;
 /** A run of Han, or words of other scripts joined by - _ . or an apostrophe. */
-const CHUNK =
-  /\p{Script=Han}+|(?:[[\p{L}\p{N}\p{M}]--\p{Script=Han}]|(?<=[\p{L}\p{N}])[\-_.'’‐‑](?=[[\p{L}\p{N}]--\p{Script=Han}]))+/gv;
+const CHUNK = new RegExp(
+  String.raw`\p{Script=Han}+|${LETTER}+(?:[\-_.'’‐‑]${LETTER}+)*`,
+  "gv",
+);
 /** Where FlashAttention, RMSNorm and Qwen2 come apart. */
 const INNER_BOUNDARY =
   /[-_.'’‐‑]|(?<=\p{Ll})(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll}{2})/u;
 const LETTERS_THEN_DIGITS = /^(\p{L}{3,})\p{N}+$/u;
 
-/** Canonical Unicode: composed letters, plain forms of full-width ones. */
+/** Unicode with composed letters: a Vietnamese letter is one character. */
 export function normalize(text) {
-  return text.normalize("NFKC");
+  return text.normalize("NFC");
 }
 
 /** The language a text is written in, for its `lang` attribute. */
@@ -128,7 +131,7 @@ function stem(word) {
 
 /** Forms under which a word is indexed and looked up, the exact one first. */
 function formsOf(word) {
-  const lower = word.toLowerCase();
+  const lower = word.normalize("NFKC").toLowerCase(); // full-width letters
   const plain = rewrite(foldDiacritics(lower), SPELLINGS);
   const accented = VIETNAMESE_LETTER.test(lower) ? [lower] : [];
   return [...new Set([...accented, plain, stem(plain)])];
@@ -205,14 +208,14 @@ function formsIn(text) {
 
 /** Letters and digits only: equal for a question however it was pasted. */
 function keyOf(text) {
-  return normalize(text).toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "");
+  return text.normalize("NFKC").toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "");
 }
 
 /** The sentences of a block and its heading, with their words. */
 function passagesOf({ anchor, heading, sentences }) {
   return [...sentences, heading].map((raw) => {
     const text = normalize(raw);
-    return { anchor, text, forms: formsIn(text) };
+    return { anchor, text, language: languageOf(text), forms: formsIn(text) };
   });
 }
 
@@ -275,10 +278,8 @@ export async function buildIndex(MiniSearch, data) {
 }
 
 function swapNeighbours(word) {
-  return Array.from(
-    { length: word.length - 1 },
-    (_, i) =>
-      word.slice(0, i) + word[i + 1] + word[i] + word.slice(i + 2),
+  return Array.from(word.slice(1), (letter, i) =>
+    [word.slice(0, i), letter, word[i], word.slice(i + 2)].join(""),
   );
 }
 
@@ -300,7 +301,7 @@ function lookUp(engine, { forms, prefix }) {
   const [word] = forms;
   const mayBeTypo = word.length >= TYPO_MIN_LENGTH && /^\p{L}+$/u.test(word);
   if (found.size === 0 && mayBeTypo) {
-    collect(word, { fuzzy: 1, prefix: false }, TYPO_WEIGHT);
+    collect(word, { fuzzy: 1 }, TYPO_WEIGHT);
     swapNeighbours(word).forEach((swap) => collect(swap, {}, TYPO_WEIGHT));
   }
   return found;
@@ -395,20 +396,21 @@ function wordingFor({ question }, matches, language) {
   if (language !== "en") return question[language];
   const covered = (text) => coverage(formsIn(normalize(text)), matches);
   const isVietnamese =
-    covered(question.vi) > OTHER_LANGUAGE_FACTOR * covered(question.en);
+    covered(question.vi) > LANGUAGE_FACTOR * covered(question.en);
   return isVietnamese ? question.vi : question.en;
 }
 
 /** The passage that covers most of the query, or the page's first sentence. */
-function passageFor(page, matches, language) {
-  let best = { covered: 0 };
-  for (const { anchor, text, forms } of page.passages) {
-    const covered = coverage(forms, matches);
-    if (covered > best.covered) best = { anchor, text, covered };
+function passageFor({ passages }, matches, language) {
+  let best = { covered: 0, worth: 0 };
+  for (const passage of passages) {
+    const covered = coverage(passage.forms, matches);
+    const worth = covered * (passage.language === language ? LANGUAGE_FACTOR : 1);
+    if (worth > best.worth) best = { ...passage, covered, worth };
   }
   if (best.covered > 0) return best;
-  const [first = { text: "" }] = page.passages;
-  const start = page.passages.find(({ text }) => languageOf(text) === language);
+  const [first = { text: "" }] = passages;
+  const start = passages.find((passage) => passage.language === language);
   return { anchor: "", text: (start ?? first).text, covered: 0 };
 }
 

@@ -1,0 +1,153 @@
+"""The code reference: a page per section, made by mkdocstrings.
+
+mkdocstrings is the slowest part of a build, so what it made of a module is
+kept, and used again while the module stays as it is.
+"""
+
+import hashlib
+import html
+import json
+import os
+import re
+from importlib.metadata import version
+
+from scripts import CACHE
+from scripts.catalog import Answer, Book
+from scripts.modules import Module, all_modules
+
+STORE = CACHE / "reference"
+MADE_BY = ("mkdocstrings", "mkdocstrings-python", "griffelib", "pymdown-extensions")
+BLOCK = re.compile(r"<!-- module (?P<key>\w+) -->(?P<text>.*?)<!-- /module -->", re.S)
+AUTOREF = re.compile(r"</?autoref\b[^>]*>")
+HEADING = re.compile(
+    r'<h(?P<level>[23]) id="(?P<id>[^"]+)"[^>]*>(?P<text>.*?)</h[23]>', re.S
+)
+
+
+def relative(page: str, target: str) -> str:
+    """Address of one page of the site, as written on another."""
+    bare, hash_, anchor = target.partition("#")
+    path = os.path.relpath("/" + bare, "/" + page)
+    path = "./" if path == "." else path + ("/" if bare.endswith("/") else "")
+    return path + hash_ + anchor
+
+
+def link(page: str, target: str, text: str, **attributes: str) -> str:
+    """An HTML link between two pages of the site; the text is escaped."""
+    more = "".join(
+        f' {name.rstrip("_")}="{html.escape(value)}"'
+        for name, value in attributes.items()
+        if value
+    )
+    return f'<a href="{relative(page, target)}"{more}>{html.escape(text)}</a>'
+
+
+def function_link(url: str, module: str, function: str) -> str:
+    """A link to a function in the reference."""
+    anchor = f"snippets.{module.replace('/', '.')}.{function}"
+    target = f"reference/{module.partition('/')[0]}/#{anchor}"
+    return f'<a href="{relative(url, target)}"><code>{function}</code></a>'
+
+
+def page(book: Book, section: str) -> str:
+    """The functions of a section's snippets, each with the page that shows it."""
+    modules = [
+        m for m in all_modules(book.root).values() if m.name.startswith(section + "/")
+    ]
+    blocks = [_block(book, section, module) for module in modules]
+    return "\n\n".join([f"# Code: {book.sections[section]['title']}", *blocks]) + "\n"
+
+
+def _block(book: Book, section: str, module: Module) -> str:
+    """The Markdown of one module between two marks; none if its HTML is kept."""
+    text = _markdown(book, section, module)
+    config = book.root / "mkdocs.yml"
+    made_of = [text, module.source, *(version(name) for name in MADE_BY)]
+    made_of += [config.read_text(encoding="utf-8")] if config.exists() else []
+    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]
+    if (STORE / f"{key}.html").exists():
+        text = ""  # keep() puts the kept HTML here
+    return f"<!-- module {key} -->\n\n{text}\n\n<!-- /module -->"
+
+
+def _markdown(book: Book, section: str, module: Module) -> str:
+    dotted = f"snippets.{module.name.replace('/', '.')}"
+    shown = shown_in(book, module)
+    parts = [f"## {module.name.partition('/')[2]} {{ #{dotted} }}"]
+    for name in module.functions:
+        if name.startswith("_"):
+            continue
+        parts.append(f"::: {dotted}.{name}")
+        if name in shown:
+            links = ", ".join(
+                link(f"reference/{section}/", a.url, a.meta.title) for a in shown[name]
+            )
+            parts.append(f'<p class="shown-in">Shown in {links}</p>')
+    return "\n\n".join(parts)
+
+
+def keep(page_html: str) -> str:
+    """Keep what was made of each module; the page without cross-references.
+
+    A cross-reference is resolved only while its target is rendered too, so
+    a page would change with what is kept: none has any.
+    """
+    STORE.mkdir(parents=True, exist_ok=True)
+
+    def put(m: re.Match) -> str:
+        path = STORE / f"{m['key']}.html"
+        if not path.exists():
+            scratch = path.with_suffix(f".{os.getpid()}")
+            scratch.write_text(AUTOREF.sub("", m["text"]).strip(), encoding="utf-8")
+            scratch.replace(path)
+        return path.read_text(encoding="utf-8")
+
+    return BLOCK.sub(put, page_html)
+
+
+def contents(page_html: str) -> list[dict]:
+    """Headings of levels 2 and 3, as MkDocs wants them for its contents."""
+    tokens: list[dict] = []
+    for m in HEADING.finditer(page_html):
+        name = re.sub(r"<a class=\"headerlink\".*?</a>|<[^>]+>", "", m["text"]).strip()
+        token = {"level": int(m["level"]), "id": m["id"], "name": name, "children": []}
+        if token["level"] == 3 and tokens:
+            tokens[-1]["children"].append(token)
+        else:
+            tokens.append(token)
+    return tokens
+
+
+def shown_in(book: Book, module: Module) -> dict[str, list[Answer]]:
+    """Which answers show each function of a module."""
+    found: dict[str, list[Answer]] = {}
+    for answer in book.ordered:
+        for embed in answer.embeds:
+            if embed.product and embed.product["module"] == module.name:
+                names = [embed.product["function"]]
+            elif embed.path == module.name + ".py":
+                names = module.within(embed.section)
+            else:
+                continue
+            for name in names:
+                if answer not in found.setdefault(name, []):
+                    found[name].append(answer)
+    return found
+
+
+def index(book: Book) -> str:
+    """The sections of the reference."""
+    lines = [
+        f"- [{book.sections[s]['title']}](reference/{s}.md)" for s in sections(book)
+    ]
+    intro = (
+        "Every figure, table and number in the answers is made by these "
+        "functions; they are tested and typed."
+    )
+    return f"# Code reference\n\n{intro}\n\n" + "\n".join(lines) + "\n"
+
+
+def sections(book: Book) -> list[str]:
+    """Sections that have snippets."""
+    names = {name.partition("/")[0] for name in all_modules(book.root)}
+    return [section for section in book.sections if section in names]
