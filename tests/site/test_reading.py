@@ -1,0 +1,269 @@
+"""What a reader meets: sizes, themes, keyboard, print, no third party."""
+
+import json
+import re
+
+import pytest
+
+from scripts import ROOT
+from scripts.catalog import LANGUAGES, load
+
+BOOK = load()
+ANSWERS = [answer.url for answer in BOOK.ordered]
+KINDS = [
+    "",
+    ANSWERS[0],
+    f"{BOOK.ordered[0].section}/",
+    "questions/",
+    "lists/rl-35/",
+    "tags/",
+    "paths/",
+    "reference/",
+    f"reference/{BOOK.ordered[0].section}/",
+    "404.html",
+]
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def use_theme(page, theme):
+    page.emulate_media(color_scheme=theme)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", [*KINDS, *ANSWERS[1:]])
+def test_axe_finds_no_violation(page, url, path, theme):
+    use_theme(page, theme)
+    page.goto(url + path)
+    page.add_script_tag(path=str(AXE))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    shown = [
+        f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found["violations"]
+    ]
+    assert shown == []
+
+
+@pytest.mark.parametrize("width", [360, 768, 1366, 1600])
+@pytest.mark.parametrize("path", [*KINDS, *ANSWERS[1:]])
+def test_nothing_is_wider_than_the_window(page, url, path, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(url + path)
+    scroll = page.evaluate("document.scrollingElement.scrollWidth")
+    assert scroll <= width
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_lines_are_readable(page, url, path):
+    page.goto(url + path)
+    style = page.evaluate(
+        """() => {
+          const p = [...document.querySelectorAll("article p")].sort(
+            (a, b) => b.textContent.length - a.textContent.length)[0];
+          const s = getComputedStyle(p);
+          const probe = document.createElement("span");
+          probe.textContent = "the quick brown fox jumps over the lazy dog ".repeat(9);
+          probe.style.cssText = "white-space:nowrap;visibility:hidden;position:absolute";
+          p.append(probe);
+          const letter = probe.getBoundingClientRect().width / probe.textContent.length;
+          return {size: parseFloat(s.fontSize), line: parseFloat(s.lineHeight),
+                  letters: p.getBoundingClientRect().width / letter};
+        }"""
+    )
+    assert 17 <= style["size"] <= 18
+    assert 1.55 <= style["line"] / style["size"] <= 1.75
+    assert style["letters"] <= 78
+
+
+@pytest.mark.parametrize("path", ["", *ANSWERS])
+def test_no_request_leaves_the_site(page, url, path):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(url + path)
+    page.wait_for_load_state("networkidle")
+    for box in page.locator("input[type=search]").all():
+        if box.is_visible():
+            box.focus()
+    page.wait_for_timeout(300)
+    away = [a for a in asked if not a.startswith((url, "data:", "blob:"))]
+    assert asked and away == []
+
+
+def test_the_index_waits_until_search_is_touched(page, url):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(url + ANSWERS[0])
+    page.wait_for_load_state("networkidle")
+    assert not [a for a in asked if "search/index.json" in a or "minisearch" in a]
+    page.keyboard.press("/")
+    page.wait_for_load_state("networkidle")
+    assert [a for a in asked if "search/index.json" in a]
+
+
+@pytest.mark.parametrize("answer", BOOK.ordered, ids=lambda a: a.slug)
+def test_an_answer_shows_its_parts(page, url, answer):
+    page.goto(url + answer.url)
+    meta = answer.meta
+    assert page.locator("h1").inner_text().rstrip("¶ \n") == meta.question.en
+    assert page.locator('.wordings [lang="zh-Hans"]').inner_text() == meta.question.zh
+    assert page.locator('.wordings [lang="vi"]').inner_text() == meta.question.vi
+    assert page.locator("article time").first.inner_text() == str(meta.checked)
+    for name in meta.asked:
+        assert page.locator(".asked a", has_text=re.compile(f"^{re.escape(name)}$")).count() == 1
+    tabs = page.locator(".tabbed-labels").first.locator("label")
+    assert tabs.all_inner_texts() == list(LANGUAGES.values())
+    for label, code in zip(LANGUAGES.values(), ("en", "zh-Hans", "vi"), strict=True):
+        tabs.filter(has_text=label).click()
+        block = page.locator(f'.tabbed-block[lang="{code}"]').first
+        assert block.is_visible() and len(block.inner_text()) > 80
+    assert page.locator("details.question").count() == len(answer.follow_ups)
+    assert page.locator(".admonition.wrong .verdict").count() == len(
+        answer.wrong_answers
+    )
+    assert page.locator("ul.sources > li").count() == len(meta.sources)
+    assert page.locator(".katex-error").count() == 0
+    assert "$" not in re.sub(
+        r"\\\$", "", page.locator("article").evaluate(
+            "a => { const c = a.cloneNode(true);"
+            "c.querySelectorAll('pre,code,annotation').forEach(e => e.remove());"
+            "return c.textContent; }"
+        )
+    )
+
+
+def test_the_short_answer_is_above_the_fold(page, url):
+    for path in ANSWERS:
+        page.goto(url + path)
+        box = page.locator(".tabbed-block").first.locator("p").first.bounding_box()
+        assert box["y"] + 80 < 768, path
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_figures_follow_the_toggle(page, url, path):
+    page.goto(url + path)
+    shown = "img.only-light:visible", "img.only-dark:visible"
+    use_theme(page, "light")
+    page.reload()
+    light = [page.locator(s).count() for s in shown]
+    use_theme(page, "dark")
+    page.reload()
+    dark = [page.locator(s).count() for s in shown]
+    assert light == dark[::-1] and light[1] == 0
+
+
+def test_the_toggle_works_and_is_remembered(page, url):
+    page.goto(url + ANSWERS[0])
+    scheme = "document.body.getAttribute('data-md-color-scheme')"
+    before = page.evaluate(scheme)
+    page.locator("[data-md-component=palette] label:visible").first.click()
+    after = page.evaluate(scheme)
+    assert {before, after} == {"default", "slate"}
+    page.goto(url + "questions/")
+    assert page.evaluate(scheme) == after
+
+
+def test_a_citation_leads_to_its_source_and_back(page, url):
+    page.goto(url + ANSWERS[0])
+    cite = page.locator("article a.cite[href^='#source-']").first
+    target = cite.get_attribute("href")
+    cite.click()
+    assert page.evaluate("location.hash") == target
+    page.locator(f"[id='{target[1:]}'] a.back").first.click()
+    assert page.evaluate("location.hash").startswith("#cite-")
+
+
+def test_everything_can_be_read_without_scripts(browser, url):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(url + ANSWERS[0])
+    assert page.locator(".katex").first.is_visible()
+    page.locator(".tabbed-labels label", has_text="中文").click()
+    assert page.locator('.tabbed-block[lang="zh-Hans"]').is_visible()
+    page.locator("details.question summary").first.click()
+    assert page.locator("details.question").first.locator("p").first.is_visible()
+    context.close()
+
+
+def test_a_keyboard_reaches_the_text_the_tabs_and_the_follow_ups(page, url):
+    page.goto(url + ANSWERS[0])
+    page.keyboard.press("Tab")
+    skip = page.evaluate("document.activeElement.getAttribute('href')")
+    assert skip and skip.startswith("#")
+    page.locator("details.question summary").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("details.question").first.evaluate("d => d.open")
+    page.locator(".tabbed-set > input").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator('.tabbed-block[lang="zh-Hans"]').first.is_visible()
+
+
+def test_printing_keeps_the_text_and_drops_the_furniture(page, url):
+    page.goto(url + ANSWERS[0])
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    for gone in ("header.md-header", ".md-sidebar", "input[type=search]"):
+        assert page.locator(gone + ":visible").count() == 0, gone
+    closed = page.locator("details.question:not([open])").count()
+    assert closed == 0
+    assert len(page.pdf()) > 20_000
+
+
+def test_a_list_filters_as_one_types(page, url):
+    page.goto(url + "questions/")
+    rows = page.locator("li.row:visible")
+    total = rows.count()
+    assert total == len(BOOK.wanted)
+    box = page.locator("main input[type=search], main input.filter, article input").first
+    box.fill("ti so quan trong")
+    assert 0 < rows.count() < total
+    box.fill("B4")
+    assert "long-tail" in rows.first.inner_text()
+    box.fill("")
+    assert rows.count() == total
+
+
+@pytest.mark.parametrize("name", list(BOOK.lists))
+def test_a_list_keeps_the_order_of_those_who_asked(page, url, name):
+    page.goto(f"{url}lists/{name}/")
+    plan = BOOK.lists[name]["ids"]
+    dot = {letter: "." if letter[-1].isdigit() else "" for letter in plan}
+    wanted = [f"{k}{dot[k]}{n}" for k, size in plan.items() for n in range(1, size + 1)]
+    assert page.locator(".row .number").all_inner_texts() == wanted
+    for row in page.locator("li.row").all():
+        dead = "unanswered" in row.get_attribute("class")
+        assert (row.locator("a.ask").count() == 0) == dead
+        assert ("Not answered yet" in row.inner_text()) == dead
+
+
+def test_the_home_page_fits_a_screen_and_leads_on(page, url):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(url)
+    assert page.locator("main input[type=search]:visible").count() >= 1
+    height = page.locator("main").bounding_box()
+    assert height["y"] + height["height"] <= 1000
+    for section in BOOK.sections:
+        assert page.locator(f"main a[href='{section}/']").count() >= 1
+    for target in ("questions/", "paths/", "lists/rl-35/"):
+        assert page.locator(f"main a[href^='{target}']").count() >= 1
+    assert page.locator("main pre code").count() >= 1
+    assert page.locator("main .figure img:visible").count() >= 1
+
+
+def test_a_function_and_its_answer_lead_to_each_other(page, url):
+    answer = BOOK.ordered[0]
+    page.goto(url + answer.url)
+    page.locator(".made-by a").first.click()
+    assert "/reference/" in page.url and "#snippets." in page.url
+    anchor = page.url.partition("#")[2]
+    assert page.locator(f"[id='{anchor}']").count() == 1
+    back = page.locator(".shown-in a", has_text=answer.meta.title).first
+    back.click()
+    assert page.url.startswith(url + answer.url)
+
+
+def test_an_unknown_address_says_so(page, url):
+    page.goto(url + "404.html")
+    assert page.locator("main a").count() >= 1
+
+
+def test_json_is_where_the_readme_says(page, url):
+    answer = page.request.get(url + "questions.json")
+    assert len(json.loads(answer.text())["questions"]) == len(BOOK.answers)
