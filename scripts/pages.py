@@ -34,6 +34,10 @@ FENCE_WITH_EMBED = re.compile(
     r':(?P<section>[\w-]+)"[ \t]*\n[ \t]*```[ \t]*$',
     re.M,
 )
+FORMULA_HEAD = re.compile(
+    r'<th[^>]*><span class="tex">(?:(?!</th>).)*?'
+    r"<annotation[^>]*>(?P<tex>.*?)</annotation>(?:(?!</th>).)*</th>"
+)
 FIGURE_SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)pt" height="([\d.]+)pt"')
 
 
@@ -261,6 +265,7 @@ def finish(page: str, url: str) -> str:
         r'\1<span class="verdict">Wrong</span> ',
         page,
     )
+    page = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", page)
     number = itertools.count(1)
     page = re.sub(
         r'<details class="question"',
@@ -288,12 +293,19 @@ def finish(page: str, url: str) -> str:
         )
         page = head + tail
     page = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", page)
+    page = FORMULA_HEAD.sub(_name_formula, page)
     return re.sub(
         r"(<table>.*?</table>)",
         r'<div class="wide" tabindex="0" role="group" aria-label="Table">\1</div>',
         page,
         flags=re.S,
     )
+
+
+def _name_formula(m: re.Match) -> str:
+    """A header cell that is one formula, named so that every reader has it."""
+    tex = html.escape(html.unescape(m["tex"]))
+    return m[0].replace("<math ", f'<math aria-label="{tex}" ', 1)
 
 
 def _credit_figures(page: str, url: str) -> str:

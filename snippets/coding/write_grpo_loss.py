@@ -1,11 +1,10 @@
 """How to write the GRPO loss, with its variants as switches.
 
 Page:      docs/coding/write-grpo-loss.md
-Source:    Shao et al. (2024), "DeepSeekMath", https://arxiv.org/abs/2402.03300
-           (GRPO); Liu et al. (2025), https://arxiv.org/abs/2503.20783
-           (Dr. GRPO); Yu et al. (2025), https://arxiv.org/abs/2503.14476
-           (DAPO); Zheng et al. (2025), https://arxiv.org/abs/2507.18071
-           (GSPO).
+Source:    GRPO: Shao et al. (2024), https://arxiv.org/abs/2402.03300, as
+           Eq. 5 of DAPO: Yu et al. (2025), https://arxiv.org/abs/2503.14476;
+           Dr. GRPO: Liu et al. (2025), https://arxiv.org/abs/2503.20783;
+           GSPO: Zheng et al. (2025), https://arxiv.org/abs/2507.18071.
 Notation:  P prompts, G responses each, B = P·G rows in group-major order,
            T response positions, padded; ratio = exp(new − old), the policy
            being trained over the policy that sampled.
@@ -104,7 +103,12 @@ def grpo_loss(
 
     Returns:
         Scalar.
+
+    Raises:
+        ValueError: Unknown `level` or `reduce`.
     """
+    if level not in ("token", "sequence"):
+        raise ValueError(f"level is {level!r}; use token or sequence")
     log_ratio = torch.where(mask, new - old, 0.0)  # before exp: see padding
     if level == "sequence":
         n = mask.sum(1, keepdim=True).clamp(min=1)
@@ -135,7 +139,8 @@ def reduce_loss(
     Args:
         loss: Token losses, zero where mask is False, (B, T).
         mask: (B, T), bool.
-        how: "sequence" (GRPO), "token" (DAPO) or "constant" (Dr. GRPO).
+        how: "sequence" (GRPO), "token" (DAPO, over the whole step where
+            its paper takes each prompt's group) or "constant" (Dr. GRPO).
         responses: In the whole optimiser step; B if None.
         tokens: Unmasked in the whole step; those of mask if None.
         budget: For "constant": tokens a response may have, fixed.
@@ -241,7 +246,7 @@ def table_variants() -> str:
             "tokens without gradient",
         ],
         rows,
-        "llllrrr",
+        "lllllrr",
     )
 
 
@@ -287,7 +292,7 @@ def figure_weights() -> Figure:
             ax.plot(lengths[order], y, marker="o", color=f"C{i}", label=name)
             at = (1, y[0]) if i == 0 else (4, y[-1])
             label(ax, *at, name, f"C{i}", xytext=(6, 5 if i == 0 else -4))
-    top.set_title("Only the sequence mean pays less per token for length")
+    top.set_title("Only the sequence mean pays long answers less per token")
     top.set(ylabel="weight of one token, %", ylim=(0, 30))
     bottom.set(
         xlabel="tokens in the response",

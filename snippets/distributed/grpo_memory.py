@@ -1,8 +1,8 @@
 """How many model copies does GRPO hold, and what does each option save?
 
 Page:      docs/distributed/grpo-memory.md
-Source:    Rajbhandari et al. (2019), "ZeRO", https://arxiv.org/abs/1910.02054,
-           section 3.1 (16 bytes per parameter) and section 5 (stages).
+Source:    DeepSpeed, docs/code-docs/source/zero3.rst: the 16- and 32-bit
+           items (2 + 2 + 4 + 4 + 4 = 16 bytes) and which stage shards them.
            Shapes: slime's scripts/models/qwen2.5-7B.sh, qwen3-30B-A3B.sh.
 Notation:  P parameters; N GPUs; t tensor-parallel degree of the trainer;
            d = N / t data-parallel degree, over which ZeRO shards.
@@ -94,7 +94,7 @@ def lora_parameters(shape: Shape, rank: int) -> int:
 # --8<-- [start:setup]
 @dataclass(frozen=True)
 class Setup:
-    """One colocated GRPO run; every field is a column of the tables."""
+    """One colocated GRPO run; all that memory depends on."""
 
     gpus: int = 8
     zero: int = 3  # ZeRO stage 0-3 of trainer and frozen models
@@ -118,11 +118,9 @@ class Setup:
         if self.zero not in (0, 1, 2, 3):
             raise ValueError(f"zero is {self.zero}; ZeRO has stages 0 to 3")
         for name in ("train_tp", "rollout_tp"):
-            if self.gpus % getattr(self, name):
-                raise ValueError(
-                    f"{name} = {getattr(self, name)} does not divide "
-                    f"gpus = {self.gpus}"
-                )
+            if self.gpus % (tp := getattr(self, name)):
+                text = f"{name} = {tp} does not divide gpus = {self.gpus}"
+                raise ValueError(text)
 
 
 # --8<-- [end:setup]

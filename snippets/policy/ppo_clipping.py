@@ -196,8 +196,8 @@ OBJECTIVES: dict[str, Callable[..., Tensor]] = {
     "no clip": unclipped,
     "clip, no min": clip_only,
     "PPO": ppo,
-    "CISPO, r ≤ 5": cispo,
-    "CISPO, r ≤ 1.2": lambda *batch: cispo(*batch, low=1.0, high=0.2),
+    "CISPO, weight ≤ 5": cispo,
+    "CISPO, weight ≤ 1.2": lambda *batch: cispo(*batch, low=1.0, high=0.2),
 }
 
 
@@ -284,7 +284,7 @@ def trainings() -> dict[tuple[int, str], Tensor]:
             (4, "PPO"),
             (16, "no clip"),
             (16, "PPO"),
-            (16, "CISPO, r ≤ 5"),
+            (16, "CISPO, weight ≤ 5"),
         )
     }
 
@@ -352,7 +352,7 @@ def table_coefficients() -> str:
             unclipped,
             ppo,
             lambda *batch: ppo(*batch, dual=3.0),
-            OBJECTIVES["CISPO, r ≤ 1.2"],
+            OBJECTIVES["CISPO, weight ≤ 1.2"],
             cispo,
         )
     ]
@@ -463,6 +463,7 @@ def figure_objective() -> Figure:
     label(good, 1.6, 1.2, "PPO", "C0", xytext=(0, -14))
     label(good, 1.55, 1.55, "no clip", "C5", xytext=(-48, 4))
     label(good, 0.05, 0.8, "clip, no min", "C1")
+    label(good, 0.5, 0.5, "PPO = no clip", "C0", xytext=(8, -10))
     label(good, 1.22, 0.05, "grey: gradient 0")
     label(bad, 1.75, -1.2, "clip, no min", "C1")
     label(bad, 2.05, -2.1, "PPO = no clip", "C0", xytext=(-92, -10))
@@ -480,7 +481,7 @@ def figure_noise() -> Figure:
     runs = noise_runs()
     shown = (
         ("no clip", "C1", "-", 45, (-6, 6), "right"),
-        ("CISPO, r ≤ 5", "C2", "--", 66, (6, -8), "left"),
+        ("CISPO, weight ≤ 5", "C2", "--", PASSES, (0, -54), "right"),
         ("PPO", "C0", "-", PASSES, (0, 8), "right"),
     )
     x = torch.arange(1, PASSES + 1)

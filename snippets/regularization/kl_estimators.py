@@ -474,6 +474,7 @@ def figure_spread() -> Figure:
         ylabel="std of one token / KL",
         yscale="log",
         xlim=(0, 1.4),
+        ylim=(0.3, 25),
     )
     return figure
 

@@ -155,7 +155,7 @@ def prompts(seed: int, size: int, **kw: float) -> Source:
         nonlocal count
         requests = []
         for row in draw_lengths(rng, max(groups, 0), size, **kw):
-            requests += [Request(int(n), count) for n in row]
+            requests += [Request(n, count) for n in row.tolist()]
             count += 1
         return requests
 
@@ -163,7 +163,9 @@ def prompts(seed: int, size: int, **kw: float) -> Source:
 
 
 # --8<-- [start:colocated]
-def colocated(s: Setup, source: Source, extra: int = 0, keep=True) -> Run:
+def colocated(
+    s: Setup, source: Source, extra: int = 0, keep: bool = True
+) -> Run:
     """Generate, stop, train, on the same GPUs.
 
     Args:
@@ -370,19 +372,22 @@ RATIOS = (1.0, 1.25, 1.5, 2.0)
 
 @cache
 def sweep() -> dict[bool, list[dict[str, tuple[float, float]]]]:
-    """Averages by over-sampling ratio, keyed by keep (resume or discard)."""
+    """Averages by over-sampling ratio, keyed by keep (resume or discard).
+
+    Six updates of each of 4 seeds count. A discarding step starts from an
+    empty buffer, so its averages need no warm-up beyond the first update.
+    """
 
     def make(ratio: float, keep: bool) -> Callable[[Setup, Source], Run]:
         return lambda s, source: colocated(
             s, source, round((ratio - 1) * s.groups), keep
         )
 
-    s = Setup(updates=10)
-    first = repeat(colocated, s, 4)
+    forget, resume = Setup(updates=7, warmup=1), Setup(updates=10, warmup=4)
+    first = repeat(colocated, forget, 4)
     return {
-        keep: [first]
-        + [repeat(make(ratio, keep), s, 4) for ratio in RATIOS[1:]]
-        for keep in (False, True)
+        keep: [first] + [repeat(make(x, keep), s, 4) for x in RATIOS[1:]]
+        for keep, s in ((False, forget), (True, resume))
     }
 
 
@@ -659,10 +664,12 @@ def figure_ratio() -> Figure:
     label(top, 1.0, lower_bound(s) / 1e3, "lower bound", xytext=(3, -12))
     label(low, 1.0, mean_length() / 1e3, "all responses", xytext=(3, -12))
     top.set(ylabel="1,000 steps per update", ylim=(20, 50))
+    top.set(yticks=(20, 30, 40, 50), xticks=RATIOS)
     top.set_title("Both are faster; only one trains on the whole data")
     low.set(
         xlabel="groups launched / groups needed",
         ylabel="mean length, 1,000 tokens",
         ylim=(2, 5.2),
+        yticks=(2, 3, 4, 5),
     )
     return fig

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 
 # --8<-- [start:request]
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Request:
     """One response, which the engine knows to the end and policies do not.
 
@@ -92,8 +92,9 @@ class Engine:
         self.trace: list[tuple[float, int]] = [(0.0, 0)]
         self.queue: deque[Request] = deque()
         self._order = itertools.count()
-        # A heap of [step of the end, order, request, step of its span].
-        self._running: list[list] = []
+        self._swapped = 0  # step of the last swap
+        # A heap of (step of the end, order, request, step of admission).
+        self._running: list[tuple[int, int, Request, int]] = []
 
     @property
     def running(self) -> int:
@@ -128,12 +129,12 @@ class Engine:
         Raises:
             RuntimeError: Nothing runs and `until` is infinite.
         """
-        if not self._running:
+        running = len(self._running)
+        if not running:
             if until == math.inf:
                 raise RuntimeError("nothing runs: submit requests first")
             self.time = max(self.time, until)
             return []
-        running = len(self._running)
         width = self.step_time(running)
         steps = self._running[0][0] - self.steps
         if self.time + steps * width > until:
@@ -142,13 +143,19 @@ class Engine:
         self.time += steps * width
         self.busy += steps * width * running
         self.tokens += steps * running
-        return self._finish()
+        done = []
+        while self._running and self._running[0][0] == self.steps:
+            done.append(self._close_span(heapq.heappop(self._running)))
+        if done:
+            self._admit()
+        return done
 
     def swap(self) -> None:
         """Put the next version of the weights under the running requests."""
         for entry in self._running:
             self._close_span(entry)
         self.version += 1
+        self._swapped = self.steps
 
     def abort(self) -> list[Request]:
         """Empty the engine.
@@ -170,28 +177,21 @@ class Engine:
         if self.queue and (self.continuous or not self._running):
             while self.queue and len(self._running) < self.slots:
                 request = self.queue.popleft()
-                produced = request.produced if request.spans else 0
-                self.reprefilled += produced
-                end = self.steps + request.length - produced
-                entry = [end, next(self._order), request, self.steps]
+                end = self.steps + request.length
+                if request.spans:
+                    self.reprefilled += request.produced
+                    end -= request.produced
+                entry = (end, next(self._order), request, self.steps)
                 heapq.heappush(self._running, entry)
         self._note()
 
-    def _finish(self) -> list[Request]:
-        done = []
-        while self._running and self._running[0][0] == self.steps:
-            entry = heapq.heappop(self._running)
-            self._close_span(entry)
-            done.append(entry[2])
-        if done:
-            self._admit()
-        return done
-
-    def _close_span(self, entry: list) -> None:
-        tokens = self.steps - entry[3]
-        if tokens:
-            entry[2].spans.append((self.version, tokens))
-            entry[3] = self.steps
+    def _close_span(self, entry: tuple[int, int, Request, int]) -> Request:
+        _, _, request, began = entry
+        if began < self._swapped:
+            began = self._swapped
+        if began < self.steps:
+            request.spans.append((self.version, self.steps - began))
+        return request
 
     def _note(self) -> None:
         if self.trace[-1][1] != len(self._running):

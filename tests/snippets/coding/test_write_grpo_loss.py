@@ -27,6 +27,11 @@ LOWS_AND_HIGHS = [(0.2, 0.2), (0.1, 0.3), (3e-4, 4e-4)]
 REDUCE = ["sequence", "token", "constant"]
 
 
+def close(a, b, atol=1e-7):
+    """As torch.testing.assert_close, whose import alone takes a second."""
+    assert a.shape == b.shape and torch.allclose(a, b, atol=atol), (a, b)
+
+
 def ragged(seed=0, prompts=3, group=4):
     """Lists of lists, no padding: what the responses are."""
     rng = random.Random(seed)
@@ -136,7 +141,7 @@ def test_gradient_is_that_of_finite_differences_and_only_of_new(reduce, level):
             step = torch.zeros_like(new)
             step[tuple(at)] = h
             numeric[tuple(at)] = (f(new + step) - f(new - step)) / (2 * h)
-    torch.testing.assert_close(grad, numeric, atol=1e-8, rtol=1e-5)
+    close(grad, numeric, atol=1e-8)
     assert (grad[~batch["mask"]] == 0).all()
 
 
@@ -181,6 +186,49 @@ def test_an_unknown_reduction_is_refused():
         reduce_loss(torch.ones(1, 1), torch.ones(1, 1).bool(), "mean")
 
 
+def test_an_unknown_level_is_refused():
+    one = torch.zeros(1, 1)
+    with pytest.raises(ValueError, match="token or sequence"):
+        grpo_loss(one, one, None, one == 0, one, level="sentence")
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_advantages_may_differ_from_token_to_token(level):
+    batch, rewards = padded(ragged(seed=4))
+    wide = group_advantages(rewards, 4).expand(-1, batch["mask"].shape[1])
+    loss = grpo_loss(**batch, adv=wide, level=level)
+    assert loss == grpo_loss(**batch, adv=wide[:, :1], level=level)
+    per_token = wide * torch.arange(wide.shape[1])
+    other = grpo_loss(**batch, adv=per_token, eps=(9, 9), level=level)
+    ratio = (batch["new"] - batch["old"]) * batch["mask"]
+    if level == "sequence":
+        ratio = ratio.sum(1, True) / batch["mask"].sum(1, True)
+    terms = ratio.exp() * per_token * batch["mask"]
+    expected = -(terms.sum(1) / batch["mask"].sum(1)).mean()
+    close(other, expected)
+
+
+@pytest.mark.parametrize("reduce", REDUCE)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_an_empty_response_has_a_finite_gradient(level, reduce):
+    mask = torch.tensor([[True, True], [False, False]])
+    new = torch.zeros(2, 2, requires_grad=True)
+    adv = torch.ones(2, 1)
+    loss = grpo_loss(
+        new,
+        torch.zeros(2, 2),
+        torch.zeros(2, 2),
+        mask,
+        adv,
+        beta=0.1,
+        level=level,
+        reduce=reduce,
+        budget=2,
+    )
+    (grad,) = torch.autograd.grad(loss, new)
+    assert (grad[0] < 0).all() and (grad[1] == 0).all()
+
+
 def test_an_empty_response_and_an_empty_batch_are_not_nan():
     mask = torch.tensor([[True, True], [False, False]])
     loss = torch.tensor([[2.0, 4.0], [0.0, 0.0]])
@@ -221,7 +269,7 @@ def test_parts_of_a_step_add_up_to_the_step(reduce):
         )
         for a, b in zip(cuts, cuts[1:], strict=False)
     )
-    torch.testing.assert_close(parts, whole)
+    close(parts, whole)
 
 
 def test_claim_data_parallel_ranks_multiply_by_their_number():
@@ -238,7 +286,7 @@ def test_claim_data_parallel_ranks_multiply_by_their_number():
         part = {k: v[rows] for k, v in batch.items()}
         share = grpo_loss(**part, adv=adv[rows], reduce="token", tokens=total)
         grads.append(torch.autograd.grad(ranks * share, new)[0])
-    torch.testing.assert_close(sum(grads) / ranks, whole)
+    close(sum(grads) / ranks, whole)
 
 
 # ---------------------------------------------------------------- the page
@@ -287,8 +335,8 @@ def test_claim_equal_lengths_give_one_direction():
             new, torch.zeros(4, 5), None, mask, adv, reduce=reduce, budget=8
         )
         grads.append(torch.autograd.grad(loss, new)[0])
-    torch.testing.assert_close(grads[0], grads[1])
-    torch.testing.assert_close(grads[0], grads[2] * 8 / 5)
+    close(grads[0], grads[1])
+    close(grads[0], grads[2] * 8 / 5)
 
 
 def test_claim_first_step_is_reinforce_and_its_loss_says_nothing():
@@ -300,7 +348,7 @@ def test_claim_first_step_is_reinforce_and_its_loss_says_nothing():
     (grad,) = torch.autograd.grad(loss, new)
     assert loss.item() == pytest.approx(0, abs=1e-7)
     expected = -adv / (4 * b["mask"].sum(1, keepdim=True)) * b["mask"]
-    torch.testing.assert_close(grad, expected)
+    close(grad, expected)
 
 
 def test_claim_first_step_loss_of_the_token_mean_needs_balanced_lengths():
@@ -358,10 +406,10 @@ def test_claim_k3_as_a_loss_has_the_forward_kls_gradient():
         torch.autograd.grad(x, logits, retain_graph=True)[0]
         for x in (k3, forward, reverse, fixed)
     ]
-    torch.testing.assert_close(g[0], g[1])
-    torch.testing.assert_close(g[3], g[2])
+    close(g[0], g[1])
+    close(g[3], g[2])
     assert (g[0] - g[2]).abs().max() > 0.05
-    torch.testing.assert_close(k3, reverse)  # the value is the reverse KL
+    close(k3, reverse)  # the value is the reverse KL
 
 
 def test_claim_gspo_direct_and_stop_gradient_forms_are_one():
@@ -374,10 +422,8 @@ def test_claim_gspo_direct_and_stop_gradient_forms_are_one():
     ratio = (new - new.detach() + mean).exp()
     terms = -torch.minimum(ratio * adv, ratio.clamp(0.8, 1.2) * adv)
     other = reduce_loss(torch.where(mask, terms, 0), mask, "sequence")
-    torch.testing.assert_close(other, loss)
-    torch.testing.assert_close(
-        torch.autograd.grad(other, new)[0], torch.autograd.grad(loss, new)[0]
-    )
+    close(other, loss)
+    close(torch.autograd.grad(other, new)[0], torch.autograd.grad(loss, new)[0])
 
 
 def test_claim_gspo_ratio_of_the_example():
@@ -565,16 +611,106 @@ def test_claim_logits_outweigh_every_other_tensor_of_the_loss():
 
 
 def test_claim_a_constant_factor_leaves_adams_step():
-    def step(scale):
-        w = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
-        adam = torch.optim.Adam([w], lr=0.1, eps=0.0)
-        (scale * (w**3).sum()).backward()
-        adam.step()
-        return w.detach()
+    """And a factor that follows the batch does not."""
 
-    torch.testing.assert_close(step(1.0), step(1 / 64))
+    def adam(factors, eps=0.0):
+        w, m, v = 1.0, 0.0, 0.0
+        for t, factor in enumerate(factors, start=1):
+            g = factor * 3 * w**2  # of w³
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            root = math.sqrt(v / (1 - 0.999**t))
+            w -= 0.1 * (m / (1 - 0.9**t)) / (root + eps)
+        return w
+
+    assert adam([1, 1, 1]) == pytest.approx(adam([1 / 64] * 3))
+    assert abs(adam([1, 1, 1]) - adam([1 / 64] * 3, eps=0.1)) > 0.01
+    assert abs(adam([1, 1, 1]) - adam([1, 1 / 2, 1])) > 0.01
 
 
 def test_claim_log_ratio_at_which_a_clip_of_one_fifth_acts():
     assert math.log(1.2) == pytest.approx(0.18, abs=0.005)
     assert math.log(0.8) == pytest.approx(-0.22, abs=0.005)
+
+
+def test_claim_dapo_of_the_paper_averages_within_each_prompts_group():
+    """Eq. 8: a prompt with long answers weighs no more than another."""
+    mask = torch.arange(6) < torch.tensor([1, 1, 6, 4])[:, None]
+    new, groups = torch.zeros(4, 6, requires_grad=True), (0, 2)
+    rows = (torch.zeros(4, 6), None)
+    adv = -torch.ones(4, 1)
+    batch = grpo_loss(new, *rows, mask, adv, reduce="token")
+    paper = 0.0
+    for i in groups:
+        part = slice(i, i + 2)
+        args = (new[part], rows[0][part], None, mask[part], adv[part])
+        paper += grpo_loss(*args, reduce="token") / len(groups)
+    shares = []
+    for loss in (batch, paper):
+        (grad,) = torch.autograd.grad(loss, new)
+        shares.append([grad[i : i + 2].sum().item() for i in groups])
+    assert shares[0] == pytest.approx([2 / 12, 10 / 12])
+    assert shares[1] == pytest.approx([1 / 2, 1 / 2])
+
+
+def test_claim_a_mean_over_padding_is_a_constant_that_follows_the_batch():
+    mask = example()["mask"]
+    for extra in (0, 3):
+        wide = torch.nn.functional.pad(mask, (0, extra))
+        new = torch.zeros(wide.shape, requires_grad=True)
+        loss = torch.where(wide, -new.exp(), 0.0).mean()  # advantage +1
+        (grad,) = torch.autograd.grad(loss, new)
+        constant = weights("constant", wide, budget=4 + extra)
+        close(grad, -constant)
+
+
+def test_claim_one_vocabulary_tensor_is_kept_for_either_log_softmax():
+    """Of the size of the logits, saved for backward, by distinct memory."""
+    tokens = torch.zeros(2, 4, dtype=torch.long)
+    logits = torch.randn(
+        2, 4, 50, generator=torch.Generator().manual_seed(0)
+    ).bfloat16()
+    logits.requires_grad_()
+
+    def plain(logits, tokens):
+        logits = logits[:, :-1].float() / 1.0
+        p = logits.log_softmax(-1)
+        return p.gather(-1, tokens[:, 1:, None])
+
+    for f in (token_log_probs, plain):
+        kept = {}
+
+        def pack(x, kept=kept):
+            if x.numel() >= 2 * 3 * 50:
+                kept[x.untyped_storage().data_ptr()] = x.dtype
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            out = f(logits, tokens)
+        assert list(kept.values()) == [torch.float32]
+        assert out.numel() == 6
+
+
+def test_claim_dual_clip_stops_a_wrong_answer_above_its_constant():
+    """A = −1, c = 3: plain GRPO pulls by the ratio, dual clip not at all."""
+    for ratio, plain, dual in ((1.5, 1.5, 1.5), (4.0, 4.0, 0.0)):
+        new = torch.tensor([[math.log(ratio)]], requires_grad=True)
+        loss = grpo_loss(new, 0 * new.detach(), None, new == new, -torch.ones(1, 1))
+        for value, expected in (
+            (loss, plain),
+            (torch.minimum(loss, torch.tensor(3.0)), dual),
+        ):
+            (g,) = torch.autograd.grad(value, new, retain_graph=True)
+            assert g.item() == pytest.approx(expected)
+
+
+def test_claim_statistics_of_the_others_leave_a_lone_right_answer_alone():
+    """NeMo RL: mean and std of the others, no division where std is 0."""
+    rewards, got = [1.0, 0.0, 0.0, 0.0], []
+    for i, reward in enumerate(rewards):
+        others = rewards[:i] + rewards[i + 1 :]
+        std = statistics.stdev(others)
+        gap = reward - statistics.mean(others)
+        got.append(gap / (std + 1e-6) if std else gap)
+    assert got == pytest.approx([1, -0.577, -0.577, -0.577], abs=1e-3)
+    group = group_advantages(torch.tensor(rewards), 4).flatten().tolist()
+    assert group == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-4)

@@ -177,7 +177,7 @@ def test_claim_deepspeed_zero2_estimator():
 
 @pytest.mark.parametrize("zero, per", [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_zero_stages_at_the_papers_size(zero, per):
-    """7.5 B parameters on 64 GPUs, as in the paper's first figure."""
+    """7.5 B parameters on 64 GPUs, values as quoted from the ZeRO paper."""
     p = m.parameters(TINY)["total"]
     got = state_total(TINY, gpus=64, zero=zero) / p * 7.5
     assert got == pytest.approx(per, abs=0.05)
@@ -205,6 +205,19 @@ def test_frozen_models():
     assert lora["policy weights"] == 2 * (p + trained)
     assert lora["optimiser"] == 12 * trained
     assert lora["gradients"] == 2 * trained
+
+
+def test_reward_model_is_sharded_at_stage_three_only():
+    p = m.parameters(TINY)["total"]
+    for zero, size in ((0, 2 * p), (1, 2 * p), (2, 2 * p), (3, 2 * p / 8)):
+        setup = m.Setup(zero=zero, reward_model=True)
+        assert m.training_state(TINY, setup)["reward model"] == size
+
+
+def test_claim_gathered_weights_without_resharding():
+    """SHARD_GRAD_OP keeps a whole 16-bit copy until backward."""
+    copy = 2 * m.parameters(m.QWEN25_7B)["total"] / 1e9
+    assert copy == pytest.approx(15.2, abs=0.05)
 
 
 # -- rollout engine --------------------------------------------------------
@@ -250,6 +263,17 @@ def test_claim_rollout_copy_outgrows_the_trainer():
         assert got == pytest.approx(gb, abs=0.05)
         serve = m.engine(m.QWEN25_7B, m.Setup(gpus=gpus))
         assert serve["rollout weights"] / 1e9 == pytest.approx(7.6, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "field, item", [("rollout", "rollout weights"), ("kv", "KV cache")]
+)
+def test_engine_bytes_follow_the_format(field, item):
+    half = m.engine(TINY, m.Setup(**{f"{field}_bytes": 1}))
+    full = m.engine(TINY, m.Setup())
+    other = ({"rollout weights", "KV cache"} - {item}).pop()
+    assert half[item] == full[item] / 2
+    assert half[other] == full[other]
 
 
 # -- working set: measured on real tensors ---------------------------------
@@ -379,6 +403,17 @@ def test_chunks_bound_the_logits():
     big = m.Setup(logit_chunk=10**6)
     full = m.working_set(TINY, m.Setup())
     assert m.working_set(TINY, big) == full
+
+
+def test_tensor_parallelism_divides_the_working_set():
+    one, four = m.Setup(), m.Setup(train_tp=4)
+    whole, part = m.working_set(TINY, one), m.working_set(TINY, four)
+    assert whole == {name: 4 * size for name, size in part.items()}
+    scored = [m.timeline(TINY, s)["log-probs"] for s in (one, four)]
+    for name in ("activations", "logits"):
+        assert scored[0][name] == 4 * scored[1][name]
+    layer = 2 * m.saved_elements(TINY) * one.train_tokens
+    assert scored[0]["activations"] == layer
 
 
 # -- the step --------------------------------------------------------------
@@ -527,6 +562,10 @@ def test_item_tables_add_up(table, shape, base):
     assert by["**update**"][zero3] == pytest.approx(m.peak(shape, base) / 1e9, abs=0.06)
     assert by["KV cache"][-1] == by["rollout weights"][-1] == 0
     assert by["reference"][5] == by["reference"][6] == 0
+    copy = 2 * m.parameters(shape)["total"] / 1e9
+    shares = [1, 1, 1, base.gpus, 4, base.gpus, base.gpus, base.gpus]
+    judge = by["a reward model adds"]
+    assert judge == pytest.approx([copy / s for s in shares], abs=0.06)
 
 
 def test_savings_table():

@@ -63,6 +63,13 @@ def test_table_of_cases_says_which_tokens_are_repaired():
     ]
 
 
+def test_table_of_cases_shows_ppo_first_and_the_clip_alone_second():
+    lines = page.table_cases().splitlines()[2:]
+    for line, numbers in zip(lines, SIX.values(), strict=True):
+        cells = [c.strip().replace("−", "-") for c in line.split("|")[3:7]]
+        assert [float(c) for c in cells] == pytest.approx(numbers)
+
+
 def by_definition(ratio, a, low, high, dual):
     """One token, written as the cases, not as min and clamp."""
     if a > 0:
@@ -151,6 +158,29 @@ def test_claim_dual_clip_stops_only_bad_tokens_above_c():
     np.testing.assert_allclose(dual[~hit], plain[~hit])
 
 
+def test_claim_trl_delta_is_dual_clip_if_above_the_band():
+    """TRL caps r at delta inside the minimum, for either sign of A."""
+    ratio, a = tokens()
+    old = torch.zeros_like(ratio)
+
+    def delta(new, old_, adv, cap):
+        r = (new - old_).exp()
+        inner, outer = r.clamp(max=cap), r.clamp(0.8, 1.28)
+        return torch.minimum(inner * adv, outer * adv)
+
+    for cap, same in ((3.0, True), (1.3, True), (1.1, False)):
+        got = delta(ratio.log(), old, a, cap)
+        dual = ppo(ratio.log(), old, a, 0.2, 0.28, dual=cap)
+        assert torch.allclose(got, dual) == same
+
+
+def test_claim_cispo_without_bounds_has_the_gradient_of_the_surrogate():
+    ratio, a = tokens()
+    free = coefficient(lambda *b: cispo(*b, high=1e9), ratio, a)
+    np.testing.assert_allclose(free, coefficient(unclipped, ratio, a))
+    np.testing.assert_allclose(free, ratio)
+
+
 def test_claim_at_ratio_one_all_objectives_are_the_policy_gradient():
     ratio, a = tokens([1.0])
     for objective in OBJECTIVES.values():
@@ -184,7 +214,7 @@ def test_claim_zeroing_the_weight_is_not_clamping_it():
         return torch.where(inside, weight, 0.0).detach() * adv * new
 
     assert coefficient(zeroed, ratio, a).tolist() == [0, 1, 0] * 2
-    clamped = coefficient(OBJECTIVES["CISPO, r ≤ 1.2"], ratio, a)
+    clamped = coefficient(OBJECTIVES["CISPO, weight ≤ 1.2"], ratio, a)
     assert clamped.tolist() == pytest.approx([0.5, 1, 1.2] * 2)
 
 
@@ -303,7 +333,7 @@ def test_claim_one_batch_of_noise():
     assert end["no clip"][2].max() == pytest.approx(137.6, rel=0.01)
     assert end["PPO"][2].max() == pytest.approx(2.2, abs=0.005)
     assert (end["PPO"][2] > 1.2).sum() == 30  # of the 32 batches
-    assert mean["CISPO, r ≤ 5"][0] > 10 * mean["PPO"][0]
+    assert mean["CISPO, weight ≤ 5"][0] > 10 * mean["PPO"][0]
     start = noise_runs()["PPO"][0]
     np.testing.assert_allclose(start[0], 0, atol=1e-12)
     np.testing.assert_allclose(start[1:], [[0] * 32, [1] * 32], atol=1e-12)
@@ -353,6 +383,18 @@ def test_claim_reuse_without_a_clip_freezes_on_a_poor_answer():
     assert early[4, "no clip"] > early[4, "PPO"] + 0.03  # the clip's price
 
 
+def test_claim_ppo_is_slow_early_and_cispo_ties_it_late():
+    runs = trainings()
+    early = {key: run[10, 0].mean() for key, run in runs.items()}
+    assert sorted(early, key=early.get)[:2] == [(16, "PPO"), (4, "PPO")]
+    end = {key: run[-1, 0] for key, run in runs.items()}
+    cispo_end, ppo_end = end[16, "CISPO, weight ≤ 5"], end[16, "PPO"]
+    assert int((cispo_end < 0.55).sum()) == 4
+    assert abs(cispo_end.mean() - ppo_end.mean()) < cispo_end.std() / 32**0.5
+    both = end[4, "PPO"].mean() - ppo_end.mean()
+    assert abs(both) < ppo_end.std() / 32**0.5
+
+
 # --- Frameworks ------------------------------------------------------------
 
 
@@ -363,17 +405,30 @@ def rows(table):
     }
 
 
+# row: (low, high) as the framework takes them; TRL's high is the cap itself
+SETTINGS = {
+    "TRL, `epsilon_high` unset": (None, 0.2),
+    "TRL, `epsilon_high=5.0`": (None, 5.0),
+    "verl, YAML defaults 0.2 / 0.2": (0.2, 0.2),
+    "verl, its example 10 / 0.2": (10, 0.2),
+    "slime, defaults 0.2 / 0.2": (0.2, 0.2),
+    "slime and AReaL, advised 1 / 4": (1, 4),
+    "SkyRL, default 1 / 4": (1, 4),
+    "SkyRL, before July 2026, 0 / 5": (0, 5),
+    "NeMo RL, its guide 1 / 5": (1, 5),
+    "ROLL, defaults 0.1 / 0.1": (0.1, 0.1),
+}
+
+
 def test_claim_cispo_bands_of_the_frameworks():
-    got = rows(page.table_bands())
-    unset = got["TRL, `epsilon_high` unset"]
-    assert unset == ["[0, 0.2]", "0.2", "0.2", "0.2", "0.2"]
-    assert got["verl, its example 10 / 0.2"][0] == "[0, 1.2]"
-    assert got["SkyRL, before July 2026, 0 / 5"][1] == "1"
-    assert got["ROLL, defaults 0.1 / 0.1"][1:] == ["0.9", "1", "1.1", "1.1"]
-    # offsets from 1, not the cap itself, everywhere but in TRL
-    for low, high, band in [(10, 0.2, (-9, 1.2)), (1, 4, (0, 5))]:
-        assert (1 - low, 1 + high) == pytest.approx(band)
-    assert (1 - 1, 1 + 5) == (0, 6)
+    table = rows(page.table_bands())
+    assert list(table) == list(SETTINGS)
+    for name, (low, high) in SETTINGS.items():
+        ends = (0, high) if low is None else (max(1 - low, 0), 1 + high)
+        band, *weights = table[name]
+        assert [float(x) for x in band.strip("[]").split(",")] == pytest.approx(ends)
+        expected = [min(max(r, ends[0]), ends[1]) for r in (0.5, 1, 2, 8)]
+        assert [float(w) for w in weights] == pytest.approx(expected)
 
 
 def test_claim_roll_dual_clip_constant():
@@ -391,9 +446,40 @@ def test_table_of_coefficients_has_the_silent_and_the_unbounded_tokens():
     assert got[7] == ["$-1$", "8", "8", "8", "0", "1.2", "5"]
 
 
-def test_other_tables_have_a_row_for_each_run():
-    assert list(rows(page.table_noise())) == list(OBJECTIVES)
-    assert len(page.table_training().splitlines()) == 2 + len(trainings())
+def mean_and_error(values):
+    """As the tables print it; NumPy, ddof 1."""
+    values = values.numpy()
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    return pytest.approx([values.mean(), error], abs=5.1e-4)
+
+
+def test_table_of_the_noise_batch_shows_the_last_pass():
+    table = rows(page.table_noise())
+    assert list(table) == list(OBJECTIVES)
+    for name, (claimed, kl, largest, worst) in table.items():
+        end = noise_runs()[name][-1]
+        assert len(noise_runs()[name]) == 201
+        ratio = end[2].numpy()
+        assert [float(x) for x in claimed.split("±")] == mean_and_error(end[0])
+        assert [float(x) for x in kl.split("±")] == mean_and_error(end[1])
+        assert float(largest) == pytest.approx(ratio.mean(), abs=0.0051)
+        assert float(worst) == pytest.approx(ratio.max(), abs=0.0051)
+    assert float(table["CISPO, weight ≤ 1.2"][3]) > 22  # as the text says
+
+
+def test_table_of_trainings_shows_rounds_10_and_40():
+    lines = page.table_training().splitlines()[2:]
+    for line, ((passes, name), run) in zip(lines, trainings().items(), strict=True):
+        cells = [c.strip() for c in line.split("|")[1:-1]]
+        assert cells[:2] == [name, str(passes)]
+        for cell, at in ((cells[2], 10), (cells[3], -1)):
+            got = [float(x) for x in cell.split("±")]
+            assert got == mean_and_error(run[at, 0])
+        end, entropy = run[-1].numpy()
+        assert float(cells[4]) == pytest.approx(entropy.mean(), abs=0.0051)
+        assert int(cells[5]) == np.count_nonzero(end < 0.55)
+        assert float(cells[6]) == pytest.approx(end.min(), abs=0.0051)
+        assert len(run) == 41
 
 
 # --- Figures ---------------------------------------------------------------
@@ -421,7 +507,7 @@ def test_figure_of_the_noise_batch():
     assert "passes" in largest.get_xlabel()
     for axes, row in ((gain, 0), (largest, 2)):
         for line, name in zip(
-            axes.lines, ("no clip", "CISPO, r ≤ 5", "PPO"), strict=False
+            axes.lines, ("no clip", "CISPO, weight ≤ 5", "PPO"), strict=False
         ):
             expected = noise_runs()[name][1:, row].mean(1)
             np.testing.assert_allclose(line.get_ydata(), expected)

@@ -171,6 +171,23 @@ def test_kl_refuses_an_infinite_one():
     assert m.kl(np.array([1.0, 0.0]), np.array([0.5, 0.5])) == pytest.approx(
         math.log(2)
     )
+    assert m.kl(np.array([1.0, 0.0]), np.array([1.0, 0.0])) == 0
+
+
+def test_claim_k1_survives_a_missing_token_and_k3_does_not():
+    """pi = 0 where ref > 0: E[r] falls short of 1 by that mass."""
+    policy, ref = np.array([0.7, 0.3]), np.array([0.5, 0.4])
+    log_r, true = np.log(ref / policy), float(policy @ np.log(policy / ref))
+    assert policy @ m.k1(log_r) == pytest.approx(true)
+    assert policy @ m.k3(log_r) == pytest.approx(true - 0.1)
+
+
+def test_claim_the_forward_kl_from_the_same_samples():
+    p = POLICY.numpy()
+    r = m.REFERENCE / p
+    values = r * np.log(r) - (r - 1)
+    assert values.min() >= 0
+    assert p @ values == pytest.approx(float(forward(POLICY)))
 
 
 # Gradients ---------------------------------------------------------------
@@ -383,6 +400,34 @@ def test_clamped_coefficient_is_what_autograd_gives(x):
     assert m.clamped_k3_coefficient(np.array(x)) == pytest.approx(logp.grad.item())
 
 
+@pytest.mark.parametrize("x", [-6.0, -4.0, 4.0, 6.0])
+def test_clamped_coefficient_obeys_both_limits(x):
+    """Limits of 5 and 1,000, so that the input's clamp bites first."""
+    got = m.clamped_k3_coefficient(np.array(x), 5.0, 1000.0)
+    assert got == pytest.approx(0.0 if abs(x) > 5 else 1 - math.exp(x))
+
+
+@pytest.mark.parametrize(
+    ("x", "plain", "corrected", "straight"),
+    [(2.61, -12.6, -2.61, -2.61), (2.62, 0, 0, -2.62), (5.0, 0, 0, -5)],
+)
+def test_claim_the_clamp_under_three_uses(x, plain, corrected, straight):
+    """k3, rho k3 with rho = 1 in value, and k3+ of verl, clamped at 10."""
+    logp = torch.tensor(-x, dtype=torch.float64, requires_grad=True)
+    log_r = -logp
+    k_3 = log_r.exp() - 1 - log_r
+    rho = (logp - logp.detach()).exp()
+    k_2 = log_r**2 / 2
+    terms = (
+        torch.clamp(k_3, -10, 10),
+        torch.clamp(rho * k_3, -10, 10),
+        k_2 - k_2.detach() + torch.clamp(k_3, -10, 10).detach(),
+    )
+    for term, expected in zip(terms, (plain, corrected, straight), strict=True):
+        (slope,) = torch.autograd.grad(term, logp, retain_graph=True)
+        assert slope.item() == pytest.approx(expected, abs=0.02)
+
+
 def test_claim_where_the_clamp_cuts():
     assert m.k3(np.log(13.6)) < 10 < m.k3(np.log(13.7))
     assert m.k3(np.array(-11.0)) > 10 > m.k3(np.array(-10.99))
@@ -438,6 +483,8 @@ def test_table_gradients_rows():
     assert by_name["k1 as loss"][1] == "0.0000, 0.0000, 0.0000, 0.0000"
     assert by_name["**k2 as loss**"][1] == rows[0][1]
     assert by_name["k3 as loss"][1] == rows[1][1]
+    assert by_name["k2 in reward"][1] == "0.0310, -0.0644, 0.0167, 0.0167"
+    assert by_name["k2 in reward"][2] == "0.363"
 
 
 def test_table_values_and_reversed():
@@ -465,7 +512,10 @@ def test_figure_coefficient_draws_the_three_losses():
     np.testing.assert_allclose(lines["k1"].get_ydata(), 1.0)
     np.testing.assert_allclose(lines["k2"].get_ydata(), -x)
     np.testing.assert_allclose(lines["k3"].get_ydata(), 1 - np.exp(x), atol=1e-12)
-    assert lines["clamped"].get_ydata()[-1] == 0
+    tail = lines["clamped"]
+    assert tail.get_ydata()[0] == pytest.approx(1 - math.exp(tail.get_xdata()[0]))
+    assert tail.get_ydata()[0] < -12
+    assert tail.get_ydata()[-1] == 0
     assert "nats" in axes.get_xlabel()
 
 
@@ -474,4 +524,7 @@ def test_figure_spread_draws_the_curve():
     assert [line.get_label() for line in axes.lines] == list(NAMES)
     assert axes.get_yscale() == "log"
     assert "nats" in axes.get_xlabel()
-    np.testing.assert_allclose(axes.lines[2].get_ydata(), m.spread_curve()["k3"])
+    curve = m.spread_curve()
+    for line, name in zip(axes.lines, NAMES, strict=True):
+        np.testing.assert_allclose(line.get_xdata(), curve["kl"])
+        np.testing.assert_allclose(line.get_ydata(), curve[name])
