@@ -120,7 +120,7 @@ def _source(entry, line: int) -> tuple[Source, list[str]]:
     else:
         needed["author"] = authors
     missing = [name for name, value in needed.items() if not value]
-    title = re.sub(r"[{}]", "", field.get("title", ""))
+    title = re.sub(r"[{}]|\\(?=[%&_#$])", "", field.get("title", ""))
     return (
         Source(
             entry.key,

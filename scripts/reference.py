@@ -19,6 +19,11 @@ STORE = CACHE / "reference"
 MADE_BY = ("mkdocstrings", "mkdocstrings-python", "griffelib", "pymdown-extensions")
 BLOCK = re.compile(r"<!-- module (?P<key>\w+) -->(?P<text>.*?)<!-- /module -->", re.S)
 AUTOREF = re.compile(r"</?autoref\b[^>]*>")
+NOT_A_NAME = re.compile(
+    r'<a\b[^>]*class="headerlink".*?</a>|<span class="doc doc-labels">.*?</small>\s*'
+    r"</span>|<[^>]+>",
+    re.S,
+)
 HEADING = re.compile(
     r'<h(?P<level>[23]) id="(?P<id>[^"]+)"[^>]*>(?P<text>.*?)</h[23]>', re.S
 )
@@ -109,7 +114,7 @@ def contents(page_html: str) -> list[dict]:
     """Headings of levels 2 and 3, as MkDocs wants them for its contents."""
     tokens: list[dict] = []
     for m in HEADING.finditer(page_html):
-        name = re.sub(r"<a class=\"headerlink\".*?</a>|<[^>]+>", "", m["text"]).strip()
+        name = NOT_A_NAME.sub("", m["text"]).strip()
         token = {"level": int(m["level"]), "id": m["id"], "name": name, "children": []}
         if token["level"] == 3 and tokens:
             tokens[-1]["children"].append(token)
