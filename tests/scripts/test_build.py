@@ -1,0 +1,101 @@
+"""`make site`: strict, repeatable, and the last good site stays on an error."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from scripts import ROOT
+from tests import books
+
+PAGE = "docs/policy/first-thing.md"
+SNIPPET = "snippets/policy/first_thing.py"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = books.make(tmp_path_factory.mktemp("book"))
+    for name in ("scripts", "theme"):
+        skip = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, root / name, ignore=skip)
+    shutil.copy(ROOT / "mkdocs.yml", root)
+    (root / "node_modules").symlink_to(ROOT / "node_modules")
+    (root / "docs/index.md").write_text("---\ntemplate: home.html\n---\n\n# Home\n")
+    run = build(root)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return root
+
+
+@pytest.fixture
+def text(root):
+    """Gives a file back as it was."""
+    kept = {name: (root / name).read_text() for name in (PAGE, SNIPPET)}
+    yield
+    for name, old in kept.items():
+        (root / name).write_text(old)
+
+
+def build(root):
+    return subprocess.run(
+        [sys.executable, "-m", "scripts.build"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def digest(root):
+    total = hashlib.sha256()
+    for path in sorted((root / "site").rglob("*")):
+        if path.is_file():
+            total.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+def test_a_second_build_is_byte_identical(root):
+    first = digest(root)
+    run = build(root)
+    assert run.returncode == 0, run.stderr
+    assert digest(root) == first
+    assert not (root / ".cache/site").exists()
+
+
+BREAKS = [
+    (
+        "a bad formula",
+        PAGE,
+        "## Where",
+        "A formula $\\frac{1$.\n\n## Where",
+        f"{PAGE}:42: bad TeX: ",
+    ),
+    (
+        "a snippet that fails",
+        SNIPPET,
+        "rows = [",
+        "raise RuntimeError('no')\n    rows = [",
+        f"{SNIPPET}:30: table_values() raised RuntimeError: no",
+    ),
+    (
+        "a warning of MkDocs",
+        PAGE,
+        "## Where",
+        "See [this](#nowhere).\n\n## Where",
+        "contains a link '#nowhere', but there is no such anchor on this page",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "file, old, new, message", [pytest.param(*b[1:], id=b[0]) for b in BREAKS]
+)
+def test_an_error_leaves_the_last_good_site(root, text, file, old, new, message):
+    good = digest(root)
+    books.edit(root / file, old, new)
+    run = build(root)
+    assert run.returncode == 1
+    assert message in run.stderr and "site/ is unchanged" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert digest(root) == good
