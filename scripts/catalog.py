@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scripts import ROOT, bibliography, prose
+from scripts.modules import Module, all_modules
 from scripts.problems import Problem, nearest, report
 
 EMBED = re.compile(
@@ -24,6 +25,7 @@ EMBED = re.compile(
 PRODUCT = re.compile(
     r"(?P<module>[a-z_]+/\w+)\.(?P<function>\w+)\.(?P<kind>svg|md|txt)$"
 )
+YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LANGUAGES = {"en": "English", "zh": "中文", "vi": "Tiếng Việt"}
 KINDS = {"figure": "svg", "table": "md", "report": "txt"}
 """What a function makes, by the first word of its name."""
@@ -268,6 +270,11 @@ class Book:
     problems: list[Problem]
 
     @cached_property
+    def modules(self) -> dict[str, Module]:
+        """Every snippet module, by name."""
+        return all_modules(self.root)
+
+    @cached_property
     def sound(self) -> dict[str, Answer]:
         """The answers whose front matter is valid."""
         return {s: a for s, a in self.answers.items() if a.meta}
@@ -330,8 +337,8 @@ def read_answer(path: Path, shown: str) -> Answer:
     body, line = text[found.end() :], text.count("\n", 0, found.end()) + 1
     answer = Answer(path, None, body, line)
     try:
-        node = yaml.compose(found[1], Loader=yaml.SafeLoader)
-        data = yaml.safe_load(found[1])
+        node = yaml.compose(found[1], Loader=YAML)
+        data = yaml.load(found[1], Loader=YAML)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         answer.problems.append(
@@ -393,8 +400,10 @@ def _field_problem(error: dict, lines: dict[str, int], shown: str) -> Problem:
 def load(root: Path = ROOT) -> Book:
     """The whole book, as it stands in docs/."""
     docs = root / "docs"
-    plan = yaml.safe_load((docs / "book.yml").read_text(encoding="utf-8"))
-    asked = yaml.safe_load((docs / "questions.yml").read_text(encoding="utf-8"))
+    plan, asked = (
+        yaml.load((docs / name).read_text(encoding="utf-8"), Loader=YAML)
+        for name in ("book.yml", "questions.yml")
+    )
     sources, problems = bibliography.read(docs / "references.bib")
     problems = [
         Problem(str(Path(p.path).relative_to(root)), p.line, p.what, p.fix)

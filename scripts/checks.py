@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scripts import bibliography, prose, tex
 from scripts.catalog import KINDS, LANGUAGES, PRODUCT, Answer, Book
-from scripts.modules import Module, all_modules
+from scripts.modules import Module
 from scripts.problems import Problem, nearest
 
 PARTS = (
@@ -30,7 +30,7 @@ class Check:
         """Read what the checks compare with."""
         self.book = book
         self.today = today
-        self.modules = all_modules(book.root)
+        self.modules = book.modules
 
     def at(self, answer: Answer, line: int, what: str, fix: str) -> Problem:
         """A problem on a page."""

@@ -14,7 +14,7 @@ from mkdocs.structure.toc import get_toc
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 log = logging.getLogger("mkdocs.hooks.book")
-state: dict = {}
+state: dict = {"command": "build"}
 SCRIPTS = (
     "assets catalog checks exports pages problems products reference search_index tex"
 ).split()
@@ -28,6 +28,11 @@ def _fresh() -> None:
         state[name] = importlib.import_module(f"scripts.{name}")
 
 
+def on_startup(command, dirty):
+    """Remember whether the site is served or built."""
+    state["command"] = command
+
+
 def on_pre_build(config):
     """Check the pages, then make what is stale; stop on any problem."""
     _fresh()
@@ -35,8 +40,16 @@ def on_pre_build(config):
     book = state["book"] = state["catalog"].load(root)
     state["searched"] = {}
     problems = state["checks"].run(book)
+    if state["command"] == "serve":  # a draft can be looked at
+        drafts = [problem for problem in problems if problem.what == "TODO"]
+        problems = [problem for problem in problems if problem not in drafts]
+        if drafts:
+            log.info("%d TODO left; `make check` lists them", len(drafts))
     if problems:
         raise PluginError("\n" + state["problems"].report(problems))
+    products = state["products"]
+    if not products.stale(root, products.OUT, [], force=False):
+        return
     run = subprocess.run(
         [sys.executable, "-m", "scripts.products"],
         cwd=root,
@@ -87,17 +100,18 @@ def on_page_markdown(markdown, page, config, files):
 
 def on_page_content(html, page, config, files):
     """Typeset formulas; keep an answer's text for the search index."""
+    finish = state["pages"].finish
+    answer = _answer(page)
+    if answer:
+        state["searched"][answer.slug] = finish(html, page.url)
     try:
         html = state["tex"].typeset(html, page.file.src_uri)
     except state["tex"].TexFailed as error:
         raise PluginError(str(error)) from error
-    html = state["pages"].finish(html, page.url)
+    html = finish(html, page.url)
     if page.file.src_uri.startswith("reference/"):
         html = state["reference"].keep(html)
         page.toc = get_toc(state["reference"].contents(html))
-    answer = _answer(page)
-    if answer:
-        state["searched"][answer.slug] = html
     return html
 
 

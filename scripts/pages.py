@@ -9,7 +9,6 @@ from pathlib import Path
 
 from scripts import prose, reference
 from scripts.catalog import LANGUAGES, PRODUCT, Answer, Book, Wanted
-from scripts.modules import all_modules
 from scripts.reference import link, relative
 
 LANG_TAGS = {"en": "en", "zh": "zh-Hans", "vi": "vi"}
@@ -235,7 +234,7 @@ def _images(target: str, alt: str, url: str, out: Path) -> str:
 
 def credit(book: Book, body: str, url: str) -> str:
     """Under each embedded section: links to its functions in the reference."""
-    modules = all_modules(book.root)
+    modules = book.modules
 
     def add(m: re.Match) -> str:
         name = m["path"].removesuffix(".py")

@@ -9,11 +9,12 @@ import html
 import json
 import os
 import re
+import shutil
 from importlib.metadata import version
 
 from scripts import CACHE
 from scripts.catalog import Answer, Book
-from scripts.modules import Module, all_modules
+from scripts.modules import Module
 
 STORE = CACHE / "reference"
 MADE_BY = ("mkdocstrings", "mkdocstrings-python", "griffelib", "pymdown-extensions")
@@ -56,9 +57,7 @@ def function_link(url: str, module: str, function: str) -> str:
 
 def page(book: Book, section: str) -> str:
     """The functions of a section's snippets, each with the page that shows it."""
-    modules = [
-        m for m in all_modules(book.root).values() if m.name.startswith(section + "/")
-    ]
+    modules = [m for m in book.modules.values() if m.name.startswith(section + "/")]
     blocks = [_block(book, section, module) for module in modules]
     return "\n\n".join([f"# Code: {book.sections[section]['title']}", *blocks]) + "\n"
 
@@ -110,6 +109,11 @@ def keep(page_html: str) -> str:
     return BLOCK.sub(put, page_html)
 
 
+def forget() -> None:
+    """Drop what is kept, so that the next build gives its warnings again."""
+    shutil.rmtree(STORE, ignore_errors=True)
+
+
 def contents(page_html: str) -> list[dict]:
     """Headings of levels 2 and 3, as MkDocs wants them for its contents."""
     tokens: list[dict] = []
@@ -154,5 +158,5 @@ def index(book: Book) -> str:
 
 def sections(book: Book) -> list[str]:
     """Sections that have snippets."""
-    names = {name.partition("/")[0] for name in all_modules(book.root)}
+    names = {name.partition("/")[0] for name in book.modules}
     return [section for section in book.sections if section in names]

@@ -23,8 +23,8 @@ HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
 SKIPPED_TAGS = frozenset("pre math svg script style button noscript".split())
 # Formulas, and what scripts/pages.py and the theme put around an answer.
 SKIPPED_CLASSES = frozenset(
-    "about back caption-prefix cite headerlink katex made-by noindex tabbed-labels "
-    "wordings".split()
+    "about arithmatex back caption-prefix cite headerlink made-by noindex "
+    "tabbed-labels wordings".split()
 )
 FOOT_CLASS = "foot"  # of the headings after the answer: sources, links
 SENTENCE_BREAKING = HEADINGS | frozenset(
@@ -55,7 +55,8 @@ class Document:
         question: Wordings by language: "en", "zh", "vi".
         aliases: Other words for it by language, each a list.
         tags: The page's tags.
-        html: The rendered content, well-formed, without the page's shell.
+        html: The rendered content, well-formed, without the page's shell,
+            formulas still as arithmatex leaves them: reading KaTeX is slow.
     """
 
     url: str
@@ -162,7 +163,7 @@ class _Extractor(HTMLParser):
         attributes = dict(attrs)
         if _is_skipped(tag, attributes):
             self._skipped_depth = 1
-            if "katex" in _classes(attributes) or tag == "math":
+            if "arithmatex" in _classes(attributes) or tag == "math":
                 self._text.append(ELISION)
             return
         if tag in SENTENCE_BREAKING:

@@ -115,7 +115,7 @@ def test_left_out(html):
 
 def test_an_inline_formula_leaves_a_mark():
     html = (
-        '<p>Let <span class="katex"><span class="katex-mathml"><math><mi>r</mi>'
+        '<p>Let <span class="arithmatex"><span class="katex-mathml"><math><mi>r</mi>'
         '<annotation encoding="application/x-tex">r</annotation></math></span>'
         '<span class="katex-html" aria-hidden="true">r</span></span> be it.</p>'
     )
@@ -124,7 +124,8 @@ def test_an_inline_formula_leaves_a_mark():
 
 def test_a_display_formula_leaves_nothing():
     html = (
-        '<p>One.</p><p><span class="katex"><b>x</b></span></p><math><mi>y</mi></math>'
+        '<p>One.</p><p><span class="arithmatex"><b>x</b></span></p>'
+        "<math><mi>y</mi></math>"
     )
     assert sentences(html) == ["One."]
 
