@@ -26,6 +26,7 @@ PRODUCT = re.compile(
     r"(?P<module>[a-z_]+/\w+)\.(?P<function>\w+)\.(?P<kind>svg|md|txt)$"
 )
 YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The quick reader where there is one; its messages differ, so not for pages."""
 LANGUAGES = {"en": "English", "zh": "中文", "vi": "Tiếng Việt"}
 KINDS = {"figure": "svg", "table": "md", "report": "txt"}
 """What a function makes, by the first word of its name."""
@@ -337,8 +338,8 @@ def read_answer(path: Path, shown: str) -> Answer:
     body, line = text[found.end() :], text.count("\n", 0, found.end()) + 1
     answer = Answer(path, None, body, line)
     try:
-        node = yaml.compose(found[1], Loader=YAML)
-        data = yaml.load(found[1], Loader=YAML)
+        node = yaml.compose(found[1], Loader=yaml.SafeLoader)
+        data = yaml.safe_load(found[1])
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         answer.problems.append(
