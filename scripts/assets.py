@@ -1,9 +1,11 @@
 """Third-party files that the site serves itself, taken from node_modules."""
 
+import hashlib
 import re
+from importlib.metadata import version
 from pathlib import Path
 
-from scripts import ROOT
+from scripts import CACHE, ROOT
 
 SUBSETS = ("latin", "vietnamese")
 FACES = {
@@ -11,6 +13,8 @@ FACES = {
     "@fontsource-variable/source-sans-3": ("wght.css",),
     "@fontsource/source-code-pro": ("400.css",),
 }
+FEATURES = "ccmp kern liga lnum locl mark mkmk tnum".split()
+"""What the style sheets use of the fonts; small capitals and the like go."""
 FACE = re.compile(
     r"/\*\s*(?P<name>[\w-]+)\s*\*/\s*@font-face\s*\{(?P<body>.*?)\}", re.S
 )
@@ -48,10 +52,34 @@ def fonts(root: Path = ROOT) -> dict[str, str | Path]:
                 body = _woff2_only(face["body"])
                 path = WOFF2.search(body)["path"]
                 file = folder / path
-                files[f"assets/fonts/{file.name}"] = file
+                files[f"assets/fonts/{file.name}"] = _lighter(file)
                 body = body.replace(path, f"fonts/{file.name}")
                 faces.append(f"@font-face{{{' '.join(body.split())}}}")
     return {"assets/fonts.css": "\n".join(faces) + "\n"} | files
+
+
+def _lighter(file: Path) -> Path:
+    """The font without hints and the features no page uses, made once."""
+    made_of = [*FEATURES, version("fonttools"), version("brotli")]
+    digest = hashlib.sha256(file.read_bytes() + " ".join(made_of).encode())
+    made = CACHE / "fonts" / digest.hexdigest()[:16] / file.name
+    if not made.exists():
+        from fontTools import subset
+
+        options = subset.Options()
+        options.layout_features = FEATURES
+        options.hinting = False
+        options.flavor = "woff2"
+        options.recalc_timestamp = False
+        made.parent.mkdir(parents=True, exist_ok=True)
+        scratch = made.with_suffix(".part")
+        with subset.load_font(file, options) as font:
+            subsetter = subset.Subsetter(options)
+            subsetter.populate(unicodes=font.getBestCmap())
+            subsetter.subset(font)
+            subset.save_font(font, scratch, options)
+        scratch.replace(made)
+    return made
 
 
 def _is(face: str, subset: str) -> bool:
