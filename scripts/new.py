@@ -150,7 +150,7 @@ def files(book: Book, slug: str, today: date) -> dict[Path, str]:
         path = book.answers[slug].path.relative_to(book.root)
         raise Refused(f'"{slug}" exists: edit {path}')
     if slug not in book.wanted:
-        near = nearest(slug, book.unanswered)
+        near = nearest(slug, book.wanted)
         raise Refused(
             f'"{slug}" is not in docs/questions.yml.{near}\n'
             "    fix: use a slug of that file, or add the question to it"
