@@ -412,3 +412,11 @@ def test_figure_ratio_plots_the_sweep():
             expected = [row[key][0] / 1e3 for row in sweep()[keep]]
             assert np.allclose(bars.lines[0].get_ydata(), expected)
     assert low.get_xlabel() == "groups launched / groups needed"
+
+
+def test_share_in_use_is_work_over_slots_and_time():
+    slots = 512
+    draws = [draw_lengths(np.random.default_rng(s), 512, 1).ravel() for s in range(3)]
+    expected = np.mean([d.sum() / (slots * d.max()) for d in draws])
+    for name, (_, _, use) in batching(slots, seeds=3).items():
+        assert use == pytest.approx(expected), name
