@@ -269,7 +269,7 @@ def test_claim_more_gpus_do_not_help():
         s = Setup(slots=slots, updates=5, warmup=1)
         runs = [colocated(s, prompts(seed, 8)) for seed in range(3)]
         times.append(np.mean([measure(s, r)["time"] for r in runs]) - 14000)
-    assert times[1] / times[0] == pytest.approx(0.94, abs=0.03)
+    assert times[1] / times[0] == pytest.approx(0.94, abs=0.02)
     assert times[2] == times[1]
 
 
@@ -286,7 +286,7 @@ def test_claim_no_bubble_if_a_step_costs_what_runs_in_it():
 def test_claim_discarding_selects_short_responses():
     found = remedies()["over-sample, discard"]
     mean, sd = found["length"]
-    assert 1 - mean / mean_length() == pytest.approx(0.31, abs=0.02)
+    assert 1 - mean / mean_length() == pytest.approx(0.32, abs=0.01)
     assert mean + 5 * sd < mean_length()
     for name in ("synchronous", "over-sample, resume", "asynchronous"):
         mean, sd = remedies()[name]["length"]
