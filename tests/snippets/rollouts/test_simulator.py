@@ -159,3 +159,13 @@ def test_a_group_is_ready_with_its_last_member():
     buffer.add([c, d])
     assert buffer.take(1) == [b, c]
     assert buffer.take(1) == [a, d] and not buffer.parts
+
+
+def test_a_resume_under_the_same_weights_is_not_mixed():
+    engine = Engine(1)
+    request = Request(4)
+    engine.submit([request])
+    engine.advance(until=2)
+    engine.submit(engine.abort())
+    engine.advance()
+    assert request.spans == [(0, 2), (0, 2)] and not request.mixed
