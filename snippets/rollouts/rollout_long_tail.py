@@ -291,8 +291,8 @@ def measure(s: Setup, run: Run) -> dict[str, float]:
         lag: largest age of a response's first token, in versions.
     """
     first, last = s.warmup, s.updates
-    time = (run.ends[-1] - run.ends[first - 1]) / (last - first)
-    tokens = (run.tokens[-1] - run.tokens[first - 1]) / (last - first)
+    time = run.ends[-1] - (run.ends[first - 1] if first else 0)
+    tokens = run.tokens[-1] - (run.tokens[first - 1] if first else 0)
     used = [
         (update, request)
         for update in range(first, last)
@@ -301,9 +301,9 @@ def measure(s: Setup, run: Run) -> dict[str, float]:
     total = sum(request.length for _, request in used)
     old = sum(n for k, r in used for version, n in r.spans if version < k)
     return {
-        "time": time,
-        "idle": 1 - (tokens / s.slots + s.train) / time,
-        "lost": sum(run.drops[first:]) / (tokens * (last - first)),
+        "time": time / (last - first),
+        "idle": 1 - (tokens / s.slots + (last - first) * s.train) / time,
+        "lost": sum(run.drops[first:]) / tokens,
         "length": total / len(used),
         "stale": old / total,
         "mixed": sum(request.mixed for _, request in used) / len(used),
@@ -374,8 +374,9 @@ RATIOS = (1.0, 1.25, 1.5, 2.0)
 def sweep() -> dict[bool, list[dict[str, tuple[float, float]]]]:
     """Averages by over-sampling ratio, keyed by keep (resume or discard).
 
-    Six updates of each of 4 seeds count. A discarding step starts from an
-    empty buffer, so its averages need no warm-up beyond the first update.
+    Six updates of each of 4 seeds count. A step that discards starts from
+    nothing, as the first does, so it needs no warm-up; one that resumes
+    needs 4 to reach its steady mixture of ages.
     """
 
     def make(ratio: float, keep: bool) -> Callable[[Setup, Source], Run]:
@@ -383,7 +384,7 @@ def sweep() -> dict[bool, list[dict[str, tuple[float, float]]]]:
             s, source, round((ratio - 1) * s.groups), keep
         )
 
-    forget, resume = Setup(updates=7, warmup=1), Setup(updates=10, warmup=4)
+    forget, resume = Setup(updates=6, warmup=0), Setup(updates=10)
     first = repeat(colocated, forget, 4)
     return {
         keep: [first] + [repeat(make(x, keep), s, 4) for x in RATIOS[1:]]
@@ -649,21 +650,22 @@ def figure_ratio() -> Figure:
             axes.errorbar(
                 RATIOS, mean, sd, color=color, marker="o", label=name
             )
-            up = (key == "length") == keep
+            below = (key == "length") != keep
+            where = 1 if below and keep else -2  # clear of the dotted line
             label(
                 axes,
-                RATIOS[-2],
-                mean[-2],
+                RATIOS[where],
+                mean[where],
                 name,
                 color,
-                xytext=(0, 8 if up else -16),
-                ha="center",
+                xytext=(-6 if where == 1 else 0, -16 if below else 8),
+                ha="right" if where == 1 else "center",
             )
     for axes, value in ((top, lower_bound(s)), (low, mean_length())):
         axes.axhline(value / 1e3, color="grey", alpha=0.6, linestyle=":")
     label(top, 1.0, lower_bound(s) / 1e3, "lower bound", xytext=(3, -12))
-    label(low, 1.0, mean_length() / 1e3, "all responses", xytext=(3, -12))
-    top.set(ylabel="1,000 steps per update", ylim=(20, 50))
+    label(low, 1.6, mean_length() / 1e3, "all responses", xytext=(3, -14))
+    top.set(ylabel="1,000 steps per update", ylim=(15, 50))
     top.set(yticks=(20, 30, 40, 50), xticks=RATIOS)
     top.set_title("Both are faster; only one trains on the whole data")
     low.set(

@@ -39,12 +39,16 @@ class Request:
     @property
     def produced(self) -> int:
         """Tokens generated so far."""
-        return sum(tokens for _, tokens in self.spans)
+        total = 0
+        for _, tokens in self.spans:
+            total += tokens
+        return total
 
     @property
     def mixed(self) -> bool:
         """True when more than one version of the weights wrote it."""
-        return len({version for version, _ in self.spans}) > 1
+        spans = self.spans  # versions never fall from one to the next
+        return len(spans) > 1 and spans[0][0] < spans[-1][0]
 
 
 # --8<-- [end:request]
@@ -129,25 +133,28 @@ class Engine:
         Raises:
             RuntimeError: Nothing runs and `until` is infinite.
         """
-        running = len(self._running)
-        if not running:
+        heap = self._running
+        if not heap:
             if until == math.inf:
                 raise RuntimeError("nothing runs: submit requests first")
             self.time = max(self.time, until)
             return []
+        running, now = len(heap), heap[0][0]
         width = self.step_time(running)
-        steps = self._running[0][0] - self.steps
-        if self.time + steps * width > until:
+        end = self.time + (now - self.steps) * width
+        if end > until:
             steps = max(0, math.ceil((until - self.time) / width))
-        self.steps += steps
-        self.time += steps * width
-        self.busy += steps * width * running
-        self.tokens += steps * running
+            now, end = self.steps + steps, self.time + steps * width
+        self.busy += (end - self.time) * running
+        self.tokens += (now - self.steps) * running
+        self.time, self.steps = end, now
         done = []
-        while self._running and self._running[0][0] == self.steps:
-            done.append(self._close_span(heapq.heappop(self._running)))
-        if done:
+        while heap and heap[0][0] == now:
+            done.append(self._close_span(heapq.heappop(heap)))
+        if self.queue and done:
             self._admit()
+        elif done:
+            self.trace.append((end, len(heap)))
         return done
 
     def swap(self) -> None:

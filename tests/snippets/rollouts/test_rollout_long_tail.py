@@ -157,27 +157,31 @@ def test_resume_loses_nothing_and_versions_only_rise():
     assert run.engine.tokens > sum(r.length for r in used)  # partials left
 
 
-def test_one_step_off_recurrence():
-    run, draw = one_step_off(SMALL, source(6), 0.5), source(6)
+@pytest.mark.parametrize(
+    ("share", "slots", "update"), [(0.5, 3, 1400), (1 / 3, 2, 1050)]
+)
+def test_one_step_off_recurrence(share, slots, update):
+    run, draw = one_step_off(SMALL, source(6), share), source(6)
     ready = trained = 0.0
     for k in range(SMALL.updates):
         lengths = [r.length for r in draw(SMALL.groups)]
-        ready += max(e for _, e in list_schedule(lengths, 3))
+        ready += max(e for _, e in list_schedule(lengths, slots))
         ready = start = max(ready, trained)
-        trained = start + 1400
-        assert run.trains[k] == (start, trained)
+        trained = start + update
+        assert run.trains[k] == pytest.approx((start, trained))
         version = max(0, k - 1)
         for r in run.batches[k]:
             assert r.spans == [(version, r.length)]
 
 
 def test_asynchronous_with_eta_0_is_synchronous_on_fewer_gpus():
-    run, draw = asynchronous(SMALL, source(7), 0.5, eta=0), source(7)
+    share = 1 / 3
+    run, draw = asynchronous(SMALL, source(7), share, eta=0), source(7)
     time = 0.0
     for k in range(SMALL.updates):
         lengths = [r.length for r in draw(SMALL.groups)]
-        time += max(e for _, e in list_schedule(lengths, 3)) + 1400
-        assert run.ends[k] == time
+        time += max(e for _, e in list_schedule(lengths, 2)) + 1050
+        assert run.ends[k] == pytest.approx(time, abs=1.1 * (k + 1))
         assert all(r.spans == [(k, r.length)] for r in run.batches[k])
 
 
@@ -295,7 +299,8 @@ def test_claim_discarding_selects_short_responses():
 
 def test_claim_low_idle_share_can_hide_waste():
     twice = sweep()[False][-1]
-    assert twice["idle"][0] < 0.01 and twice["lost"][0] > 0.5
+    assert twice["idle"][0] == pytest.approx(0.001, abs=0.0005)
+    assert twice["lost"][0] == pytest.approx(0.56, abs=0.005)
     assert twice["time"][0] > 1.15 * sweep()[True][-1]["time"][0]
 
 
@@ -352,8 +357,12 @@ def test_claim_nothing_beats_the_lower_bound_with_unbiased_data():
     for name, found in remedies().items():
         if name != "over-sample, discard":
             assert found["time"][0] > bound
-    assert remedies()["asynchronous"]["time"][0] < 1.03 * bound
-    assert sweep()[True][-1]["time"][0] < 1.03 * bound
+    over = [
+        remedies()["asynchronous"]["time"][0] / bound,
+        remedies()["over-sample, resume"]["time"][0] / bound,
+        sweep()[True][-1]["time"][0] / bound,
+    ]
+    assert over == pytest.approx([1.02, 1.11, 1.01], abs=0.005)
 
 
 def test_claim_redundant_environments_select_short_trajectories():
@@ -478,3 +487,62 @@ def test_figure_ratio_dots_the_floor_above_and_the_length_below():
     ):
         dotted = [x for x in axes.lines if x.get_linestyle() == ":"]
         assert any(np.allclose(x.get_ydata(), value / 1e3) for x in dotted)
+
+
+def test_measure_without_a_warm_up_starts_at_time_0():
+    s = Setup(slots=10, groups=1, size=1, train=5, updates=2, warmup=0)
+    run = Run(Engine(10))
+    for k, made in enumerate((8, 18)):
+        run.engine.tokens = made
+        run.record([Request(4, spans=[(k, 4)])], 1, 10.0 * (k + 1), 3)
+    found = measure(s, run)
+    assert found["time"] == 10 and found["lost"] == pytest.approx(6 / 18)
+    assert found["idle"] == pytest.approx(1 - (18 / 10 + 10) / 20)
+
+
+def test_a_step_resumes_the_cut_requests_first_and_in_order(monkeypatch):
+    """What ran comes before what waited, and both before new prompts."""
+    submitted, plain = [], Engine.submit
+
+    def spy(self, requests):
+        submitted.append(list(requests))
+        plain(self, submitted[-1])
+
+    monkeypatch.setattr(Engine, "submit", spy)
+    colocated(replace(SMALL, slots=20, updates=3), source(5), extra=4)
+    seen = {id(r): i for i, r in enumerate(submitted[0])}
+    for before, now in zip(submitted, submitted[1:], strict=False):
+        old = [seen[id(r)] for r in now if id(r) in seen]
+        assert old and old == sorted(old)
+        assert all(id(r) in seen for r in now[: len(old)])
+        assert len(now) < len(before) + len(old)
+        seen = {id(r): i for i, r in enumerate(now)}
+
+
+def test_table_rows_hold_what_was_measured():
+    for line in page.table_remedies().splitlines()[2:-1]:
+        name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        found = {key: value[0] for key, value in remedies()[name].items()}
+        shares = [cells[i] for i in (1, 2, 4, 5)]
+        keys = ("idle", "lost", "stale", "mixed")
+        assert shares == [f"{found[key]:.0%}" for key in keys]
+        assert cells[0].startswith(f"{found['time']:,.0f} ±")
+        assert cells[3].startswith(f"{found['length']:,.0f} ±")
+        assert cells[6] == f"{found['lag']:.1f}"
+    for line, row in zip(
+        page.table_ratio().splitlines()[2:], sweep()[True], strict=True
+    ):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for cell, key in ((cells[2], "stale"), (cells[3], "mixed")):
+            assert cell == "{:.0%} ± {:.0%}".format(*row[key])
+
+
+def test_figures_show_the_spread_and_the_updates():
+    for axes, key in zip(page.figure_ratio().axes, ("time", "length"), strict=True):
+        for keep, bars in zip((False, True), axes.containers, strict=True):
+            (_, _, (lines,)) = bars
+            ends = np.array([segment[:, 1] for segment in lines.get_segments()])
+            spread = [row[key][1] / 1e3 for row in sweep()[keep]]
+            assert np.allclose((ends[:, 1] - ends[:, 0]) / 2, spread)
+    shaded = [len(axes.patches) for axes in page.figure_slots().axes]
+    assert shaded == [5, 5, 0]  # only then do all GPUs train
