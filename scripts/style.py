@@ -4,7 +4,6 @@ from pathlib import Path
 
 from scripts import CACHE, ROOT
 
-FONT = "Source Sans 3"
 FONT_FILE = (
     ROOT
     / "node_modules/@fontsource-variable/source-sans-3/files"
@@ -30,7 +29,6 @@ SERIES = {
 }
 INK = {"light": "#1f2328", "dark": "#e6e4df"}
 MUTED = {"light": "#57606a", "dark": "#9aa4ad"}
-PAPER = {"light": "#fcfbf8", "dark": "#14171a"}
 LINES = ("-", (0, (5, 2)), (0, (1, 1.6)), "-.", (0, (7, 2, 1, 2, 1, 2)), "-")
 
 
