@@ -2,10 +2,9 @@
 
 import hashlib
 import re
-from importlib.metadata import version
 from pathlib import Path
 
-from scripts import CACHE, ROOT
+from scripts import CACHE, ROOT, version
 
 SUBSETS = ("latin", "vietnamese")
 FACES = {

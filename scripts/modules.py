@@ -3,7 +3,7 @@
 import ast
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 SECTION = re.compile(r"--8<-- \[(start|end):([\w-]+)\]")
@@ -22,21 +22,21 @@ class Module:
         return self.path.read_text(encoding="utf-8")
 
     @cached_property
+    def _parsed(self) -> tuple[ast.Module, SyntaxError | None]:
+        try:
+            return ast.parse(self.source, str(self.path)), None
+        except SyntaxError as error:
+            return ast.Module([], []), error
+
+    @property
     def tree(self) -> ast.Module:
         """The module's syntax; empty when it is not Python."""
-        try:
-            return ast.parse(self.source, str(self.path))
-        except SyntaxError:
-            return ast.Module([], [])
+        return self._parsed[0]
 
-    @cached_property
+    @property
     def error(self) -> SyntaxError | None:
         """Why the module is not Python."""
-        try:
-            ast.parse(self.source, str(self.path))
-        except SyntaxError as error:
-            return error
-        return None
+        return self._parsed[1]
 
     @cached_property
     def functions(self) -> dict[str, ast.stmt]:
@@ -70,8 +70,9 @@ class Module:
             if low < node.lineno <= high and not name.startswith("_")
         ]
 
-    def imports(self, root: Path) -> list["Module"]:
-        """Modules of snippets/ that this one imports."""
+    @cached_property
+    def imported(self) -> set[str]:
+        """Dotted names of everything imported, a function's module included."""
         names = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -79,27 +80,36 @@ class Module:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names.add(node.module)
                 names |= {f"{node.module}.{a.name}" for a in node.names}
+        return names
+
+    @property
+    def libraries(self) -> set[str]:
+        """Top-level names of everything imported."""
+        return {name.partition(".")[0] for name in self.imported}
+
+    def imports(self, root: Path) -> list["Module"]:
+        """Modules of snippets/ that this one imports."""
         paths = {
             name: root / (name.replace(".", "/") + ".py")
-            for name in names
+            for name in self.imported
             if name.startswith("snippets.")
         }
         return [
-            Module(name.removeprefix("snippets.").replace(".", "/"), path)
+            module_at(name.removeprefix("snippets.").replace(".", "/"), path)
             for name, path in sorted(paths.items())
             if path.exists()
         ]
 
-    @cached_property
-    def libraries(self) -> set[str]:
-        """Top-level names of everything imported."""
-        names = set()
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names.add(node.module.partition(".")[0])
-        return names
+
+def module_at(name: str, path: Path) -> Module:
+    """The module of a file, read once while the file stays as it is."""
+    stat = path.stat()
+    return _read(name, path, (stat.st_mtime_ns, stat.st_size))
+
+
+@cache
+def _read(name: str, path: Path, stamp: tuple[int, int]) -> Module:
+    return Module(name, path)
 
 
 def closure(module: Module, root: Path) -> list[Module]:
@@ -117,6 +127,6 @@ def all_modules(root: Path) -> dict[str, Module]:
     """Every snippets/<section>/<module>.py, by name."""
     paths = sorted((root / "snippets").glob("*/*.py"))
     modules = (
-        Module(f"{p.parent.name}/{p.stem}", p) for p in paths if p.stem != "__init__"
+        module_at(f"{p.parent.name}/{p.stem}", p) for p in paths if p.stem != "__init__"
     )
     return {module.name: module for module in modules}

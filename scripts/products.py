@@ -12,7 +12,6 @@ all in .cache/products/<section>/.
 import argparse
 import hashlib
 import importlib
-import importlib.metadata
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from scripts import CACHE, ROOT
+from scripts import CACHE, ROOT, version
 from scripts.modules import Module, all_modules, closure
 from scripts.problems import nearest
 
@@ -72,7 +71,7 @@ def key(module: Module, root: Path) -> str:
     for one in modules:
         digest.update(one.name.encode() + one.path.read_bytes())
     for name in sorted(libraries & set(LIBRARIES)):
-        digest.update(f"{name} {importlib.metadata.version(name)}".encode())
+        digest.update(f"{name} {version(name)}".encode())
     return digest.hexdigest()
 
 

@@ -10,9 +10,8 @@ import json
 import os
 import re
 import shutil
-from importlib.metadata import version
 
-from scripts import CACHE
+from scripts import CACHE, version
 from scripts.catalog import Answer, Book
 from scripts.modules import Module
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from scripts import CACHE, ROOT
@@ -46,13 +47,26 @@ def _version() -> str:
     return package.read_text() + script if package.exists() else ""
 
 
+def _kept(store: Path) -> dict[str, dict[str, str]]:
+    """What was made before, by key; read again only when it changed."""
+    if not store.exists():
+        return {}
+    stat = store.stat()
+    return _read(store, (stat.st_mtime_ns, stat.st_size))
+
+
+@cache
+def _read(store: Path, stamp: tuple[int, int]) -> dict[str, dict[str, str]]:
+    return json.loads(store.read_text())
+
+
 def render(formulas: list[Formula]) -> dict[Formula, dict[str, str]]:
     """KaTeX's {"html": ...} or {"error": ...} for each formula.
 
     Results are kept in the cache; node starts only for new formulas.
     """
     store = CACHE / "tex.json"
-    known = json.loads(store.read_text()) if store.exists() else {}
+    known = _kept(store)
     version = _version()
     keys = {formula: _key(formula, version) for formula in formulas}
     new = [f for f, key in keys.items() if key not in known]
@@ -67,7 +81,9 @@ def render(formulas: list[Formula]) -> dict[Formula, dict[str, str]]:
         )
         if run.returncode:
             raise TexFailed(f"KaTeX did not run: {run.stderr.strip()}")
-        known |= dict(zip((keys[f] for f in new), json.loads(run.stdout), strict=True))
+        known = known | dict(
+            zip((keys[f] for f in new), json.loads(run.stdout), strict=True)
+        )
         store.parent.mkdir(parents=True, exist_ok=True)
         scratch = store.with_suffix(f".{os.getpid()}")
         scratch.write_text(json.dumps(known))
