@@ -91,6 +91,18 @@ def lora_parameters(shape: Shape, rank: int) -> int:
     return rank * shape.layers * (attention + ffn)
 
 
+def by_kind(shape: Shape, rank: int) -> dict[str, tuple[int, int]]:
+    """(base, LoRA) parameters of "dense" and of "experts", apart."""
+    total, adapter = parameters(shape)["total"], lora_parameters(shape, rank)
+    if shape.experts == 1:
+        return {"dense": (total, adapter), "experts": (0, 0)}
+    base = parameters(shape)["ffn"]
+    each = 3 * (shape.hidden + shape.ffn)
+    lora = rank * shape.layers * shape.experts * each
+    dense = (total - base, adapter - lora)
+    return {"dense": dense, "experts": (base, lora)}
+
+
 # --8<-- [start:setup]
 @dataclass(frozen=True)
 class Setup:
@@ -99,7 +111,10 @@ class Setup:
     gpus: int = 8
     zero: int = 3  # ZeRO stage 0-3 of trainer and frozen models
     train_tp: int = 1
+    train_ep: int = 1  # expert parallelism of the trainer
+    train_etp: int = 0  # tensor parallelism of experts; 0: train_tp
     rollout_tp: int = 2
+    rollout_dp: int = 1  # engine: copies of attention per set of experts
     reference: bool = True  # beta > 0
     reward_model: bool = False  # a frozen model of the policy's size
     lora_rank: int = 0  # 0: full fine-tuning
@@ -117,10 +132,20 @@ class Setup:
         """Raise ValueError for a stage or a split that does not exist."""
         if self.zero not in (0, 1, 2, 3):
             raise ValueError(f"zero is {self.zero}; ZeRO has stages 0 to 3")
-        for name in ("train_tp", "rollout_tp"):
-            if self.gpus % (tp := getattr(self, name)):
-                text = f"{name} = {tp} does not divide gpus = {self.gpus}"
+        splits = {
+            "train_tp": self.train_tp,
+            "train_ep * train_etp": self.expert_split,
+            "rollout_tp * rollout_dp": self.rollout_tp * self.rollout_dp,
+        }
+        for name, split in splits.items():
+            if self.gpus % split:
+                text = f"{name} = {split} does not divide gpus = {self.gpus}"
                 raise ValueError(text)
+
+    @property
+    def expert_split(self) -> int:
+        """GPUs of the trainer over which one layer's experts are spread."""
+        return self.train_ep * (self.train_etp or self.train_tp)
 
 
 # --8<-- [end:setup]
@@ -130,26 +155,27 @@ class Setup:
 def training_state(shape: Shape, setup: Setup) -> dict[str, float]:
     """Bytes per GPU of what the trainer keeps; 16 a parameter unsharded.
 
-    ZeRO shards the optimiser from stage 1, the gradients from stage 2,
-    the weights (also frozen ones) at stage 3; tensor parallelism divides
-    all of them first.
+    Tensor parallelism divides everything, expert parallelism the experts.
+    ZeRO shards what is left over the remaining GPUs: the optimiser from
+    stage 1, the gradients from 2, the weights (also frozen ones) at 3.
     """
-    total = parameters(shape)["total"]
-    adapter = lora_parameters(shape, setup.lora_rank)
-    trained = adapter if setup.lora_rank else total
-    frozen = setup.reference and not setup.lora_rank, setup.reward_model
-    full = {
-        "policy weights": (3, 2 * (total + adapter)),
-        "gradients": (2, setup.grad_bytes * trained),
-        "optimiser": (1, (4 + 2 * setup.moment_bytes) * trained),
-        "reference": (3, 2 * total * frozen[0]),
-        "reward model": (3, 2 * total * frozen[1]),
-    }
-    shards = setup.gpus // setup.train_tp
-    return {
-        name: size / setup.train_tp / (shards if setup.zero >= first else 1)
-        for name, (first, size) in full.items()
-    }
+    state = {}
+    for kind, (base, adapter) in by_kind(shape, setup.lora_rank).items():
+        trained = adapter if setup.lora_rank else base
+        reference = setup.reference and not setup.lora_rank
+        full = {
+            "policy weights": (3, 2 * (base + adapter)),
+            "gradients": (2, setup.grad_bytes * trained),
+            "optimiser": (1, (4 + 2 * setup.moment_bytes) * trained),
+            "reference": (3, 2 * base * reference),
+            "reward model": (3, 2 * base * setup.reward_model),
+        }
+        dense = kind == "dense"
+        split = setup.train_tp if dense else setup.expert_split
+        for name, (stage, size) in full.items():
+            shards = setup.gpus / split if setup.zero >= stage else 1
+            state[name] = state.get(name, 0) + size / split / shards
+    return state
 
 
 # --8<-- [end:state]
@@ -159,21 +185,38 @@ def training_state(shape: Shape, setup: Setup) -> dict[str, float]:
 def engine(shape: Shape, setup: Setup) -> dict[str, float]:
     """Bytes per GPU of the rollout engine; ZeRO does not reach it.
 
-    Only its tensor parallelism divides the weights. A replica of
-    `rollout_tp` GPUs holds its share of the tokens in flight, split by KV
-    head; past one head per GPU the heads are copied instead.
+    Its tensor parallelism divides the weights; `rollout_dp` attention
+    replicas share one set of experts. `rollout_tp` GPUs hold their share
+    of the tokens in flight, split by KV head; past one head per GPU the
+    heads are copied instead.
     """
     heads = max(shape.kv_heads / setup.rollout_tp, 1)
     token = 2 * shape.layers * heads * shape.head_dim * setup.kv_bytes
     tokens = setup.kv_tokens * setup.rollout_tp / setup.gpus
-    weights = setup.rollout_bytes * parameters(shape)["total"]
+    kinds = by_kind(shape, 0)
+    weights = kinds["dense"][0] + kinds["experts"][0] / setup.rollout_dp
     return {
-        "rollout weights": weights / setup.rollout_tp,
+        "rollout weights": setup.rollout_bytes * weights / setup.rollout_tp,
         "KV cache": token * tokens,
     }
 
 
 # --8<-- [end:engine]
+
+
+# --8<-- [start:logits]
+def logit_bytes(
+    shape: Shape, tokens: int, chunk: int = 0, tp: int = 1, each: int = 14
+) -> float:
+    """Peak bytes of the output head: `each` byte for every live logit.
+
+    A chunk of tokens at a time (0: all), its logits made again for the
+    backward pass; tensor parallelism over the vocabulary.
+    """
+    return each * min(chunk or tokens, tokens) * shape.vocab / tp
+
+
+# --8<-- [end:logits]
 
 
 # --8<-- [start:working]
@@ -201,15 +244,16 @@ def working_set(shape: Shape, setup: Setup) -> dict[str, float]:
     tokens = setup.train_tokens / setup.train_tp
     layer = 2 * saved_elements(shape) * tokens
     kept = 2 * shape.hidden * tokens * shape.layers
-    count = parameters(shape)
-    block = (count["total"] - count["embeddings"]) / shape.layers
-    rows = min(setup.logit_chunk or setup.train_tokens, setup.train_tokens)
+    (dense, _), (experts, _) = by_kind(shape, 0).values()
+    dense -= parameters(shape)["embeddings"]
+    blocks = dense / setup.train_tp + experts / setup.expert_split
+    rows, tp = setup.train_tokens, setup.train_tp
     return {
         "activations": kept + layer
         if setup.checkpointing
         else layer * shape.layers,
-        "logits": 14 * rows * shape.vocab / setup.train_tp,
-        "gathered layers": 2 * 2 * block / setup.train_tp * (setup.zero == 3),
+        "logits": logit_bytes(shape, rows, setup.logit_chunk, tp),
+        "gathered layers": 2 * 2 * blocks / shape.layers * (setup.zero == 3),
     }
 
 
@@ -320,6 +364,44 @@ def table_parameters() -> str:
     both = parameters(QWEN25_7B), parameters(QWEN3_30B_A3B)
     rows = [[name, *(f"{c[name] / 1e9:.4f}" for c in both)] for name in names]
     return markdown_table(["billions", "Qwen2.5-7B", "Qwen3-30B-A3B"], rows)
+
+
+EXPERTS = {  # Megatron's default expert TP is its TP; slime's script sets 1
+    "TP 4, ZeRO-1": {"zero": 1, "train_tp": 4, "train_etp": 4},
+    "+ EP 4": {"zero": 1, "train_tp": 4, "train_ep": 4},
+    "+ EP 8, expert TP 1": {
+        "zero": 1,
+        "train_tp": 4,
+        "train_ep": 8,
+        "train_etp": 1,
+    },
+    "ZeRO-3": {},
+    "ZeRO-3, EP 8": {"train_ep": 8},
+}
+
+
+def table_experts() -> str:
+    """Qwen3-30B-A3B on 16 GPUs: what expert parallelism divides, GB."""
+    rows = []
+    for name, change in EXPERTS.items():
+        setup = replace(LARGE, **change)
+        update = timeline(QWEN3_30B_A3B, setup)["update"]
+        items = ("policy weights", "gradients", "optimiser", "reference")
+        cells = [*(update[item] for item in items), update["gathered layers"]]
+        rows.append([name, *(f"{c / GB:.1f}" for c in cells)])
+    heads = ["trainer", "weights", "gradients", "optimiser", "reference"]
+    return markdown_table([*heads, "gathered"], rows)
+
+
+def table_logits() -> str:
+    """GB per GPU at the head of the 7B in the update, by tokens."""
+    rows = []
+    for tokens in (4096, 16384, 65536):
+        ways = {"each": 2}, {}, {"tp": 4}, {"chunk": 1024}
+        cells = [logit_bytes(QWEN25_7B, tokens, **way) / GB for way in ways]
+        rows.append([f"{tokens:,}", *(f"{cell:.1f}" for cell in cells)])
+    heads = ["tokens in the micro-batch", "bf16 logits alone", "peak, eager"]
+    return markdown_table([*heads, "eager, TP 4", "chunks of 1,024"], rows)
 
 
 def items_table(shape: Shape, base: Setup) -> str:

@@ -183,6 +183,23 @@ def test_zero_stages_at_the_papers_size(zero, per):
     assert got == pytest.approx(per, abs=0.05)
 
 
+def test_claim_moments_appear_at_the_first_step():
+    """Adam holds 8 bytes a parameter only after its first step."""
+    weight = nn.Parameter(torch.ones(1000))
+    adam = torch.optim.AdamW([weight], foreach=False)
+    weight.sum().backward()
+    assert not adam.state[weight]
+    adam.step()
+    held = [x for x in adam.state[weight].values() if x.numel() == 1000]
+    assert sum(x.nbytes for x in held) / 1000 == 8
+
+
+def test_claim_four_bit_base():
+    """0.5 bytes a parameter: 3.8 GB where 16 bits take 15.2."""
+    p = m.parameters(m.QWEN25_7B)["total"]
+    assert 0.5 * p / 1e9 == pytest.approx(3.8, abs=0.05)
+
+
 def test_zero_shards_over_data_parallel_only():
     setup = m.Setup(gpus=16, train_tp=4, zero=1)
     p = m.parameters(TINY)["total"]
@@ -220,7 +237,100 @@ def test_claim_gathered_weights_without_resharding():
     assert copy == pytest.approx(15.2, abs=0.05)
 
 
+# -- expert parallelism ----------------------------------------------------
+
+
+def on_first_gpu(shape, tp, ep, etp, rank=0):
+    """(dense, experts) parameters on GPU 0, walked module by module.
+
+    With a rank: LoRA's, two matrices for each linear layer but router, head.
+    """
+    sizes = [0, 0]
+    for name, module in build(shape).named_modules():
+        own = sum(p.numel() for p in module.parameters(recurse=False))
+        if rank:
+            adapted = isinstance(module, nn.Linear)
+            adapted &= not name.endswith(("router", "head"))
+            own = rank * (module.in_features + module.out_features) if adapted else 0
+        if ".experts." not in name:
+            sizes[0] += own / tp
+        elif int(name.split(".experts.")[1].split(".")[0]) < shape.experts / ep:
+            sizes[1] += own / etp
+    return sizes
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "tp, ep, etp", [(1, 1, 1), (4, 1, 4), (4, 4, 1), (2, 4, 2), (1, 4, 1)]
+)
+def test_expert_parallelism_places_whole_experts(zero, tp, ep, etp):
+    """ZeRO shards experts over gpus / (ep * etp), the rest over gpus / tp."""
+    split = {"gpus": 16, "train_tp": tp, "train_ep": ep, "train_etp": etp}
+    got = m.training_state(TINY_MOE, m.Setup(zero=zero, **split))
+    dense, experts = on_first_gpu(TINY_MOE, tp, ep, etp)
+    for name, stage, each in (
+        ("policy weights", 3, 2),
+        ("gradients", 2, 2),
+        ("optimiser", 1, 12),
+        ("reference", 3, 2),
+    ):
+        parts = (16 / tp, 16 / (ep * etp)) if zero >= stage else (1, 1)
+        want = each * (dense / parts[0] + experts / parts[1])
+        assert got[name] == pytest.approx(want)
+    lora = m.training_state(TINY_MOE, m.Setup(zero=0, lora_rank=4, **split))
+    adapter = sum(on_first_gpu(TINY_MOE, tp, ep, etp, rank=4))
+    assert lora["optimiser"] == pytest.approx(12 * adapter)
+
+
+def test_expert_tensor_parallelism_follows_tp_by_default():
+    kw = {"gpus": 16, "train_tp": 4, "train_ep": 4, "zero": 0}
+    default = m.training_state(TINY_MOE, m.Setup(**kw))
+    assert default == m.training_state(TINY_MOE, m.Setup(**kw, train_etp=4))
+    one = m.training_state(TINY_MOE, m.Setup(**kw, train_etp=1))
+    assert one["policy weights"] > default["policy weights"]
+
+
+def test_dense_model_ignores_expert_parallelism():
+    for shape in (TINY, m.QWEN25_7B):
+        plain = m.timeline(shape, m.Setup(zero=1))
+        assert m.timeline(shape, m.Setup(zero=1, train_ep=8)) == plain
+
+
+def test_claim_experts_table():
+    """EP divides weights and gradients under ZeRO-1, at stage 3 only what
+    is gathered; the optimiser's share is 22.9 GB everywhere."""
+    _, _, *rows = cells(m.table_experts())
+    assert rows == [
+        ["TP 4, ZeRO-1", "15.3", "15.3", "22.9", "15.3", "0.0"],
+        ["+ EP 4", "4.4", "4.4", "22.9", "4.4", "0.0"],
+        ["+ EP 8, expert TP 1", "8.0", "8.0", "22.9", "8.0", "0.0"],
+        ["ZeRO-3", "3.8", "3.8", "22.9", "3.8", "2.5"],
+        ["ZeRO-3, EP 8", "3.8", "3.8", "22.9", "3.8", "0.4"],
+    ]
+    shape = m.QWEN3_30B_A3B
+    share = m.parameters(shape)["ffn"] / m.parameters(shape)["total"]
+    assert share == pytest.approx(0.95, abs=0.005)
+
+
 # -- rollout engine --------------------------------------------------------
+
+
+@pytest.mark.parametrize("tp, dp", [(1, 1), (2, 1), (1, 4), (2, 2)])
+def test_engine_spreads_experts_over_tp_and_dp(tp, dp):
+    """Whole experts on TP x DP GPUs; attention cut by TP, copied by DP."""
+    dense, experts = on_first_gpu(TINY_MOE, tp, tp * dp, 1)
+    got = m.engine(TINY_MOE, m.Setup(gpus=8, rollout_tp=tp, rollout_dp=dp))
+    assert got["rollout weights"] == pytest.approx(2 * (dense + experts))
+
+
+def test_claim_attention_copies_in_place_of_kv_copies():
+    """30B-A3B on 8 GPUs an engine: TP 8 is 7.6 + 51.5 GB, TP 1 x DP 8
+    10.3 + 25.8."""
+    for tp, dp, weights, kv in ((8, 1, 7.6, 51.5), (1, 8, 10.3, 25.8)):
+        setup = replace(m.LARGE, rollout_tp=tp, rollout_dp=dp)
+        got = m.engine(m.QWEN3_30B_A3B, setup)
+        assert got["rollout weights"] / 1e9 == pytest.approx(weights, abs=0.05)
+        assert got["KV cache"] / 1e9 == pytest.approx(kv, abs=0.05)
 
 
 def test_kv_cache_against_allocated_tensors():
@@ -279,29 +389,122 @@ def test_engine_bytes_follow_the_format(field, item):
 # -- working set: measured on real tensors ---------------------------------
 
 
-def logit_bytes(backward, tokens=64, vocab=4096, hidden=4):
-    """Peak of what the CPU allocator handed out, per logit."""
+def eager(states, head, labels):
+    logits = states @ head
+    return logits, F.log_softmax(logits.float(), -1).gather(-1, labels)
+
+
+def selected(states, head, labels):
+    """Logit of the token minus logsumexp, a sequence (1/16) at a time."""
+    logits = states @ head
+    exact = logits.float().view(16, -1, logits.shape[1])
+    chosen = exact.gather(-1, labels.view(16, -1, 1)).squeeze(-1)
+    return logits, chosen - torch.stack([x.logsumexp(-1) for x in exact])
+
+
+class Redone(torch.autograd.Function):
+    """The head and log-softmax of one chunk; saves the hidden states only."""
+
+    @staticmethod
+    def forward(ctx, states, head, labels):
+        ctx.save_for_backward(states, head, labels)
+        return eager(states, head, labels)[1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        states, head, labels = ctx.saved_tensors
+        states = states.detach().requires_grad_()
+        with torch.enable_grad():
+            logits, logp = eager(states, head, labels)
+        logp.backward(grad)
+        return states.grad, None, None
+
+
+def chunked(size):
+    """A chunk of tokens at a time, made again in the backward pass."""
+
+    def run(states, head, labels):
+        parts = zip(states.split(size), labels.split(size), strict=True)
+        return None, torch.cat([Redone.apply(x, head, y) for x, y in parts])
+
+    return run
+
+
+def cut_late(states, head, labels):
+    """Only the log-softmax by chunks of 4: all the logits exist first."""
+    logits = states @ head
+    parts = zip(logits.split(4), labels.split(4), strict=True)
+    return logits, torch.cat(
+        [F.log_softmax(x.float(), -1).gather(-1, y) for x, y in parts]
+    )
+
+
+def logit_bytes(backward, way=eager, tokens=64, vocab=4096, hidden=4):
+    """Peak of what the CPU allocator handed out, in bytes."""
     states = torch.randn(tokens, hidden, dtype=torch.bfloat16)
     head = torch.randn(hidden, vocab, dtype=torch.bfloat16)
     states.requires_grad_(backward)
     labels = torch.zeros(tokens, 1, dtype=torch.long)
     profile = torch.autograd.profiler.profile(profile_memory=True)
     with profile, torch.set_grad_enabled(backward):
-        logits = states @ head
-        logp = F.log_softmax(logits.float(), -1).gather(-1, labels)
+        logits, logp = way(states, head, labels)
         if backward:
             logp.sum().backward()
+    del logits
     events = sorted(
         (e.start_ns(), e.nbytes())
         for e in profile.kineto_results.events()
         if e.name() == "[memory]"
     )
-    return np.cumsum([n for _, n in events]).max() / (tokens * vocab)
+    return np.cumsum([n for _, n in events]).max()
+
+
+def per_logit(*args, tokens=64, vocab=4096, **kw):
+    return logit_bytes(*args, tokens=tokens, vocab=vocab, **kw) / (tokens * vocab)
+
+
+def test_claim_chunks_need_c_times_v_for_any_length():
+    """Twice the chunk or vocabulary: twice the bytes; twice the tokens: same."""
+    base = logit_bytes(True, chunked(8), tokens=64)
+    assert base == pytest.approx(14 * 8 * 4096, rel=0.02)
+    assert logit_bytes(True, chunked(8), tokens=256) == pytest.approx(base, rel=0.02)
+    assert logit_bytes(True, chunked(16)) == pytest.approx(2 * base, rel=0.02)
+    wide = logit_bytes(True, chunked(8), vocab=8192)
+    assert wide == pytest.approx(2 * base, rel=0.02)
+    whole = [logit_bytes(True, eager, tokens=t) for t in (64, 256)]
+    assert whole[1] == pytest.approx(4 * whole[0], rel=0.02)
+    for name in ("tokens", "chunk"):
+        kw = {"tokens": 4096, "chunk": 64}
+        more = kw | {name: 2 * kw[name]}
+        ratio = m.logit_bytes(TINY, **more) / m.logit_bytes(TINY, **kw)
+        assert ratio == (2 if name == "chunk" else 1)
+
+
+def test_claim_selected_log_prob_saves_in_scoring_only():
+    """10 bytes become about 6; with a backward pass 14 stay."""
+    assert per_logit(False, selected) == pytest.approx(6.25, abs=0.1)
+    assert per_logit(True, selected) == pytest.approx(14, rel=0.02)
+
+
+def test_claim_chunks_after_the_head_still_grow_with_tokens():
+    small, large = (logit_bytes(True, cut_late, tokens=t) for t in (64, 256))
+    assert large == pytest.approx(4 * small, rel=0.15)
+
+
+def test_logits_table():
+    """4,096 to 65,536 tokens: T V in the first columns, c V in the last."""
+    _, _, *rows = cells(m.table_logits())
+    values = np.array([[float(c) for c in r[1:]] for r in rows])
+    elements = np.array([4096, 16384, 65536]) * 152064 / 1e9
+    assert values[:, 0] == pytest.approx(2 * elements, abs=0.05)
+    assert values[:, 1] == pytest.approx(14 * elements, abs=0.05)
+    assert values[:, 2] == pytest.approx(3.5 * elements, abs=0.05)
+    assert values[:, 3] == pytest.approx([2.2] * 3)
 
 
 def test_claim_fourteen_bytes_per_logit_measured():
-    assert logit_bytes(backward=True) == pytest.approx(14, rel=0.02)
-    assert logit_bytes(backward=False) == pytest.approx(10, rel=0.02)
+    assert per_logit(backward=True) == pytest.approx(14, rel=0.02)
+    assert per_logit(backward=False) == pytest.approx(10, rel=0.02)
     setup = m.Setup(train_tokens=1, gpus=1, rollout_tp=1)
     assert m.working_set(TINY, setup)["logits"] == 14 * TINY.vocab
     phases = m.timeline(TINY, setup)
@@ -395,6 +598,14 @@ def test_gathered_layers():
     assert got == pytest.approx(2 * 2 * block, rel=0.01)
     other = m.working_set(TINY, replace(setup, zero=2))
     assert other["gathered layers"] == 0
+    setup = m.Setup(gpus=16, train_tp=2, train_ep=4, train_etp=1)
+    router = TINY_MOE.hidden * TINY_MOE.experts
+    block = build(TINY_MOE)["blocks"][0]
+    experts = numel(block["experts"])
+    rest = numel(block) - experts
+    got = m.working_set(TINY_MOE, setup)["gathered layers"]
+    assert got == pytest.approx(2 * 2 * (rest / 2 + experts / 4), rel=0.01)
+    assert rest > router
 
 
 def test_chunks_bound_the_logits():
@@ -527,7 +738,9 @@ def test_claim_wrong_answers():
     [
         ({"zero": 4}, "stages 0 to 3"),
         ({"gpus": 6, "train_tp": 4}, "train_tp = 4"),
-        ({"gpus": 6, "rollout_tp": 4}, "rollout_tp = 4"),
+        ({"gpus": 6, "rollout_tp": 4}, "rollout_dp = 4"),
+        ({"gpus": 8, "rollout_tp": 4, "rollout_dp": 4}, "rollout_dp = 16"),
+        ({"gpus": 8, "train_ep": 4, "train_tp": 4}, "train_etp = 16"),
     ],
 )
 def test_impossible_setups(kw, word):
