@@ -546,3 +546,13 @@ def test_figures_show_the_spread_and_the_updates():
             assert np.allclose((ends[:, 1] - ends[:, 0]) / 2, spread)
     shaded = [len(axes.patches) for axes in page.figure_slots().axes]
     assert shaded == [5, 5, 0]  # only then do all GPUs train
+
+
+def test_claim_the_idle_share_caps_the_gain_at_two():
+    """1 / (1 − idle) is the synchronous step over the lower bound."""
+    found = remedies()["synchronous"]
+    cap = 1 / (1 - found["idle"][0])
+    assert cap == pytest.approx(2.0, abs=0.05)
+    bound = page.lower_bound(Setup())
+    assert found["time"][0] / bound == pytest.approx(cap, abs=0.05)
+    assert 1 - 14000 / found["time"][0] == pytest.approx(0.70, abs=0.01)
