@@ -1,0 +1,374 @@
+"""Why does Clip-Higher work?
+
+Page:      docs/policy/clip-higher.md
+Source:    Yu et al. (2025), "DAPO", https://arxiv.org/abs/2503.14476,
+           equation 8 and section 3.1; entropy and the two sides of the
+           clip: Park et al. (2025), https://arxiv.org/abs/2509.26114;
+           Cui et al. (2025), https://arxiv.org/abs/2505.22617.
+Notation:  ratio r = pi_new / pi_old of a sampled token, A its advantage;
+           the band is [1 - low, 1 + high]; one context with K tokens, B
+           independent runs of the same experiment. The objective
+           mean(min(r A, clip(r) A)) is maximised.
+Units:     probabilities; entropies in nats; advantages in standard
+           deviations of the rewards in the group.
+"""
+
+from functools import cache
+from math import inf
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from snippets.show import label, markdown_table, new_figure
+
+Array = NDArray[np.float64]
+
+
+def softmax(logits: Array) -> Array:
+    """Probabilities along the last axis."""
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def entropy(p: Array) -> Array:
+    """Entropy in nats along the last axis."""
+    return -(p * np.log(np.maximum(p, 1e-300))).sum(-1)
+
+
+# --- What the bound allows ------------------------------------------------
+
+
+def ceiling(p: float, high: float) -> float:
+    """Probability at which a token with A > 0 loses its gradient.
+
+    Args:
+        p: Probability under the policy that sampled.
+        high: The band ends at 1 + high.
+
+    Returns:
+        (1 + high) p, or infinity if that is 1 or more: never reached.
+    """
+    top = (1 + high) * p
+    return top if top < 1 else inf
+
+
+def speed(p: Array, token: int) -> float:
+    """Growth of log p[token] per step if the token is pushed up with A = 1.
+
+    Args:
+        p: Probabilities of the K tokens, shape (K,).
+        token: The sampled token; the step is on the logits, at r = 1.
+
+    Returns:
+        (1 - p_a)^2 plus the sum of p_b^2 over b != a.
+    """
+    others = np.delete(p, token)
+    return float((1 - p[token]) ** 2 + others @ others)
+
+
+def entropy_slope(p: Array, token: int) -> float:
+    """Change of entropy per step for that push, nats; minus if A = -1."""
+    surprise = np.log(p) + entropy(p)
+    return float(p**2 @ surprise - p[token] * surprise[token])
+
+
+# --- One batch, many batches ----------------------------------------------
+
+
+# --8<-- [start:update]
+def update(
+    old: Array,
+    good: Array,
+    bad: Array,
+    low: float,
+    high: float,
+    passes: int,
+    step: float,
+) -> tuple[Array, Array]:
+    """Gradient ascent on the clipped objective of one batch.
+
+    Args:
+        old: Policy that sampled, shape (B, K).
+        good: For each token id the sum of its positive advantages over
+            the batch, divided by the batch size; shape (B, K).
+        bad: The same for negative advantages, <= 0.
+        low: Tokens with A < 0 are silent below 1 - low.
+        high: Tokens with A > 0 are silent above 1 + high.
+        passes: Full-batch steps on the same samples.
+        step: Learning rate on the logits.
+
+    Returns:
+        The new policy, and the positive advantage that the upper bound
+        silenced, averaged over the passes; both (B, K).
+    """
+    logits, cut = np.log(old), np.zeros_like(old)
+    for _ in range(passes):
+        p = softmax(logits)
+        ratio = p / old
+        up, down = ratio <= 1 + high, ratio >= 1 - low
+        push = ratio * (good * up + bad * down)  # d objective / d log p
+        logits = logits + step * (push - push.sum(-1, keepdims=True) * p)
+        cut += good * ~up / passes
+    return softmax(logits), cut
+
+
+# --8<-- [end:update]
+
+
+def sample(
+    p: Array, rates: Array, n: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Draw n tokens and 0/1 rewards in each run; group-standardise.
+
+    Args:
+        p: Policies, shape (B, K).
+        rates: Probability of reward 1 for each token id, shape (K,).
+        n: Samples of a group.
+        rng: Source of the tokens and rewards.
+
+    Returns:
+        good and bad as `update` takes them. Both are 0 in a run whose
+        rewards are all equal.
+    """
+    runs, vocab = p.shape
+    edges = p.cumsum(-1)[:, None, :-1]
+    tokens = (rng.random((runs, n, 1)) > edges).sum(-1)
+    rewards = (rng.random((runs, n)) < rates[tokens]).astype(float)
+    centred = rewards - rewards.mean(-1, keepdims=True)
+    deviation = rewards.std(-1, ddof=1, keepdims=True)
+    advantages = centred / (deviation + 1e-6) / n
+    good, bad = np.zeros_like(p), np.zeros_like(p)
+    at = np.arange(runs)[:, None], tokens
+    np.add.at(good, at, np.maximum(advantages, 0))
+    np.add.at(bad, at, np.minimum(advantages, 0))
+    return good, bad
+
+
+def train(
+    start: Array,
+    rates: Array,
+    low: float,
+    high: float,
+    rng: np.random.Generator,
+    *,
+    n: int,
+    passes: int,
+    step: float,
+    rounds: int,
+    runs: int = 600,
+) -> tuple[Array, Array]:
+    """Sample, update, repeat.
+
+    Returns:
+        Policies before each round and after the last one, shape
+        (rounds + 1, B, K), and three numbers, shape (3,): the share of
+        the positive advantage that the upper bound silenced, its mean
+        old probability, and that of all positive advantage (nan if
+        there is none).
+    """
+    policy = np.tile(start, (runs, 1))
+    path, sums = [policy], np.zeros(4)
+    for _ in range(rounds):
+        good, bad = sample(policy, rates, n, rng)
+        old = policy
+        policy, cut = update(old, good, bad, low, high, passes, step)
+        sums += [x.sum() for x in (cut, good, old * cut, old * good)]
+        path.append(policy)
+    cut, good, old_cut, old_good = sums
+    share = np.array(
+        [
+            cut / good if good else np.nan,
+            old_cut / cut if cut else np.nan,
+            old_good / good if good else np.nan,
+        ]
+    )
+    return np.stack(path), share
+
+
+# --- Experiment 1: rewards that mean nothing ------------------------------
+
+SIDES = {
+    "no clip": (inf, inf),
+    "upper 0.2 only": (inf, 0.2),
+    "lower 0.2 only": (0.2, inf),
+    "0.2 / 0.2": (0.2, 0.2),
+    "0.28 / 0.28": (0.28, 0.28),
+    "0.2 / 0.28": (0.2, 0.28),
+    "0.1 / 0.2": (0.1, 0.2),
+}
+"""Name, then low and high of the band."""
+
+
+@cache
+def coin_flips(common: float = 0.6) -> dict[str, tuple[Array, Array]]:
+    """One common and ten rare tokens; the reward is a fair coin.
+
+    Args:
+        common: Probability of token 0 at the start.
+
+    Returns:
+        For each name of SIDES the result of `train`, same seed.
+    """
+    start = np.array([common] + [(1 - common) / 10] * 10)
+    rates = np.full(11, 0.5)
+    return {
+        name: train(
+            start,
+            rates,
+            *band,
+            np.random.default_rng(0),
+            n=16,
+            passes=16,
+            step=0.25,
+            rounds=20,
+        )
+        for name, band in SIDES.items()
+    }
+
+
+def entropy_change(path: Array) -> tuple[float, float]:
+    """Mean and standard error over the runs, last round minus start."""
+    change = entropy(path[-1]) - entropy(path[0])
+    return float(change.mean()), float(
+        change.std(ddof=1) / len(change) ** 0.5
+    )
+
+
+# --- Experiment 2: a rare token that is better ----------------------------
+
+START = np.array([0.8] + [0.02] * 10)
+RATES = np.array([0.5, 0.8] + [0.5] * 9)
+"""Token 1 has probability 0.02 and pass rate 0.8, all others 0.5."""
+
+BANDS = {name: SIDES[name] for name in ("no clip", "0.2 / 0.2", "0.2 / 0.28")}
+
+
+@cache
+def learning(
+    band: str, passes: int = 16, rounds: int = 40
+) -> tuple[Array, Array]:
+    """`train` on START and RATES: 64 samples, step 4 / passes."""
+    return train(
+        START,
+        RATES,
+        *SIDES[band],
+        np.random.default_rng(0),
+        n=64,
+        passes=passes,
+        step=4 / passes,
+        rounds=rounds,
+        runs=300,
+    )
+
+
+# --- Tables ---------------------------------------------------------------
+
+
+def table_ceiling() -> str:
+    """The ceiling of a token, absolute and against its speed."""
+    rows = []
+    for p in (0.001, 0.01, 0.1, 0.5, 0.8, 0.9):
+        tops = [ceiling(p, high) for high in (0.2, 0.28)]
+        cells = [f"{t:.4g}" if t < 1 else "none" for t in tops]
+        room = f"{tops[0] - p:.3g}" if tops[0] < 1 else f"{1 - p:.2g} (all)"
+        pair = np.array([p, 1 - p])
+        slope = round(entropy_slope(pair, 0), 3) + 0.0
+        last = f"{speed(pair, 0):.2f}", f"{slope:+.2f}".replace("-", "−")
+        rows.append((f"{p:g}", *cells, room, *last))
+    heads = ["$\\pi_{old}$", "silent above, 0.2", "0.28", "room at 0.2"]
+    heads += ["speed", "entropy slope"]
+    return markdown_table(heads, rows, "rrrrrr")
+
+
+def table_coin() -> str:
+    """Pure-noise rewards: what each side of the clip does."""
+    rows = []
+    for name, (path, share) in coin_flips().items():
+        mean, error = entropy_change(path)
+        cut = [f"{100 * share[0]:.0f} %", f"{share[1]:.3f}"]
+        rows.append(
+            (
+                name,
+                f"{mean:+.3f} ± {error:.3f}".replace("-", "−"),
+                f"{1 - path[-1][:, 0].mean():.2f}",
+                *(cut if share[0] > 0 else ["0 %", "–"]),
+                f"{share[2]:.2f}",
+            )
+        )
+    heads = ["low / high", "entropy change", "mass of the ten"]
+    heads += ["$A>0$ cut", "their $\\pi_{old}$", "all $A>0$"]
+    return markdown_table(heads, rows)
+
+
+def table_passes() -> str:
+    """Mass on the better token after 20 batches, by updates a batch."""
+    rows = []
+    for passes in (1, 2, 4, 16):
+        cells, shares = [], []
+        for band in BANDS:
+            path, share = learning(band, passes, 20)
+            mass = path[-1][:, 1]
+            error = mass.std(ddof=1) / len(mass) ** 0.5
+            cells.append(f"{mass.mean():.3f} ± {error:.3f}")
+            shares.append(f"{100 * share[0]:.1f} %")
+        rows.append((passes, *cells, *shares[1:]))
+    heads = ["updates", "no clip", "0.2 / 0.2", "0.2 / 0.28"]
+    return markdown_table(heads + ["cut at 0.2", "cut at 0.28"], rows)
+
+
+# --- Figures --------------------------------------------------------------
+
+
+def figure_coin() -> Figure:
+    """Change of entropy under coin-flip rewards, one bar a band."""
+    figure, axes = new_figure(3.3)
+    runs = coin_flips()
+    names = list(runs)[::-1]
+    changes = [entropy_change(runs[name][0]) for name in names]
+    for y, (mean, error) in enumerate(changes):
+        color = "C1" if mean < 0 else "C0"
+        axes.barh(y, mean, xerr=error, color=color, ecolor="grey", height=0.6)
+        text = f"{mean:+.2f}".replace("-", "−")
+        side = {"ha": "left", "xytext": (9, -4)}
+        if mean < 0:
+            side = {"ha": "right", "xytext": (-9, -4)}
+        label(axes, mean, y, text, color, **side)
+    axes.axvline(0, color="grey", alpha=0.6)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlim(-0.9, 0.5)
+    axes.set_xlabel("change of entropy after 20 batches, nats")
+    axes.set_title(
+        "Noise only: upper clip lowers entropy, lower raises it", loc="left"
+    )
+    return figure
+
+
+def figure_learning() -> Figure:
+    """Mass on the better rare token, and entropy, over 40 batches."""
+    figure, (mass, disorder) = new_figure(4.8, rows=2, sharex=True)
+    shown = (
+        ("no clip", "C5", "--"),
+        ("0.2 / 0.28", "C0", "-"),
+        ("0.2 / 0.2", "C1", "-"),
+    )
+    for name, color, line in shown:
+        path, _ = learning(name)
+        x = np.arange(len(path))
+        mass.plot(x, path[:, :, 1].mean(1), line, color=color)
+        disorder.plot(x, entropy(path).mean(1), line, color=color)
+    right = {"ha": "right", "xytext": (-4, -4)}
+    label(mass, 11.2, 0.3, "no clip", "C5", **right)
+    label(mass, 19.6, 0.46, "0.2 / 0.28", "C0", **right)
+    label(mass, 26, 0.42, "0.2 / 0.2", "C1", xytext=(6, -6))
+    label(disorder, 9, 1.5, "no clip", "C5", ha="right", xytext=(0, 2))
+    label(disorder, 16, 1.57, "0.2 / 0.28", "C0", xytext=(-8, 5))
+    label(disorder, 29, 1.1, "0.2 / 0.2", "C1", xytext=(5, 2))
+    mass.set_title("0.28 lifts a better rare token sooner", loc="left")
+    mass.set_ylabel("its probability")
+    mass.set_ylim(0, 1)
+    disorder.set_title(
+        "With 0.28 entropy is higher first, then lower", loc="left"
+    )
+    disorder.set(ylabel="entropy, nats", xlabel="batch", ylim=(0, 1.9))
+    return figure

@@ -1,0 +1,373 @@
+"""Checks clip_higher.py against loops, finite differences and closed forms."""
+
+from math import inf, log
+
+import numpy as np
+import pytest
+
+from snippets.policy import clip_higher as page
+from snippets.policy.clip_higher import (
+    RATES,
+    SIDES,
+    START,
+    ceiling,
+    coin_flips,
+    entropy,
+    entropy_change,
+    entropy_slope,
+    learning,
+    sample,
+    softmax,
+    speed,
+    train,
+    update,
+)
+
+P = np.array([0.55, 0.25, 0.15, 0.05])
+
+
+def surrogate(p, old, tokens, advantages, low, high):
+    """Mean of min(r A, clip(r) A) over a list of samples, by definition."""
+    total = 0.0
+    for t, a in zip(tokens, advantages, strict=True):
+        r = p[t] / old[t]
+        total += min(r * a, min(max(r, 1 - low), 1 + high) * a)
+    return total / len(tokens)
+
+
+def by_id(tokens, advantages, vocab):
+    good, bad = np.zeros(vocab), np.zeros(vocab)
+    for t, a in zip(tokens, advantages, strict=True):
+        (good if a > 0 else bad)[t] += a / len(tokens)
+    return good, bad
+
+
+# --- One token ------------------------------------------------------------
+
+
+def test_claim_the_ceiling_is_relative():
+    assert ceiling(0.01, 0.2) == pytest.approx(0.012)
+    assert ceiling(0.01, 0.28) == pytest.approx(0.0128)
+    assert 0.9 * 1.2 == pytest.approx(1.08)
+    assert ceiling(0.9, 0.2) == inf
+    for high, limit in ((0.2, 0.833), (0.28, 0.781)):
+        assert 1 / (1 + high) == pytest.approx(limit, abs=5e-4)
+        assert ceiling(limit - 0.001, high) < 1
+        assert ceiling(limit + 0.001, high) == inf
+
+
+def test_claim_absolute_room_of_a_rare_and_a_frequent_token():
+    assert ceiling(0.01, 0.2) - 0.01 == pytest.approx(0.002)
+    assert ceiling(0.8, 0.2) - 0.8 == pytest.approx(0.16)
+    assert 0.16 / 0.002 == pytest.approx(80)
+
+
+def test_claim_rounds_to_lift_a_token_from_001_to_one_half():
+    for high, expected in ((0.2, 21.5), (0.28, 15.8)):
+        assert log(50) / log(1 + high) == pytest.approx(expected, abs=0.06)
+
+
+def test_claim_the_band_in_log_ratio():
+    got = [log(x) for x in (1.2, 0.8, 1.28)]
+    assert got == pytest.approx([0.182, -0.223, 0.247], abs=5e-4)
+
+
+@pytest.mark.parametrize("token", range(4))
+def test_speed_and_entropy_slope_are_the_derivatives(token):
+    """Central difference along the gradient of r A at r = 1, A = 1."""
+    push = -P.copy()
+    push[token] += 1  # d log p[token] / d logits
+    h = 1e-5
+    up, down = (softmax(np.log(P) + s * push) for s in (h, -h))
+    growth = (log(up[token]) - log(down[token])) / (2 * h)
+    assert speed(P, token) == pytest.approx(growth, rel=1e-6)
+    slope = float(entropy(up) - entropy(down)) / (2 * h)
+    assert entropy_slope(P, token) == pytest.approx(slope, rel=1e-5)
+
+
+def test_claim_signs_of_the_entropy_slope_at_the_start():
+    start = np.array([0.6] + [0.04] * 10)
+    assert entropy_slope(start, 0) == pytest.approx(-0.29, abs=5e-3)
+    assert entropy_slope(start, 1) == pytest.approx(0.43, abs=5e-3)
+    assert speed(start, 0) == pytest.approx(0.18, abs=5e-3)
+    assert speed(start, 1) == pytest.approx(1.30, abs=5e-3)
+    # exact, without a clip: noise has no first-order drift
+    drift = sum(p * entropy_slope(P, t) for t, p in enumerate(P))
+    assert abs(drift) < 1e-12
+
+
+def test_first_order_entropy_is_minus_the_covariance():
+    """Expected push, sum of p_a A_a slope_a = -Cov(log p, p (A - mean))."""
+    advantages = np.array([1.0, -0.5, 2.0, 0.3])
+    total = sum(P[t] * advantages[t] * entropy_slope(P, t) for t in range(len(P)))
+    y = P * (advantages - P @ advantages)
+    covariance = P @ (np.log(P) * y) - (P @ np.log(P)) * (P @ y)
+    assert total == pytest.approx(-covariance)
+
+
+def test_entropy_in_nats():
+    assert entropy(np.full((2, 4), 0.25)) == pytest.approx([log(4)] * 2)
+    assert entropy(np.array([1.0, 0.0])) == 0
+
+
+# --- One batch ------------------------------------------------------------
+
+TOKENS = [0, 0, 1, 2, 3, 3, 0, 1]
+ADVANTAGES = [1.0, -0.7, 0.4, -1.2, 1.5, 0.9, 0.3, -0.6]
+
+
+@pytest.mark.parametrize(
+    "low, high",
+    [(0.2, 0.2), (0.2, 0.28), (0.1, 0.3), (inf, 0.2), (0.2, inf), (inf, inf)],
+)
+def test_update_climbs_the_clipped_objective(low, high):
+    """Numerical gradient of the definition, step by step."""
+    good, bad = by_id(TOKENS, ADVANTAGES, 4)
+    logits, h = np.log(P), 1e-6
+    for _ in range(6):
+        gradient = np.zeros(4)
+        for k in range(4):
+            e = np.eye(4)[k] * h
+            values = [
+                surrogate(softmax(z), P, TOKENS, ADVANTAGES, low, high)
+                for z in (logits + e, logits - e)
+            ]
+            gradient[k] = (values[0] - values[1]) / (2 * h)
+        logits = logits + 0.4 * gradient
+    got, _ = update(P[None], good[None], bad[None], low, high, 6, 0.4)
+    np.testing.assert_allclose(got[0], softmax(logits), atol=1e-7)
+
+
+def test_update_reports_what_the_upper_bound_cut():
+    good, bad = by_id([3, 0], [1.0, 1.0], 4)
+    _, none = update(P[None], good[None], bad[None], 0.2, 0.2, 1, 5.0)
+    assert not none.any()  # the first pass is at r = 1
+    _, cut = update(P[None], good[None], bad[None], 0.2, 0.2, 4, 0.5)
+    ratio, logits, expected = 1.0, np.log(P), np.zeros(4)
+    for _ in range(4):
+        p = softmax(logits)
+        ratio = p / P
+        alive = np.where(ratio > 1.2, 0.0, good)
+        expected += (good - alive) / 4
+        push = ratio * alive
+        logits = logits + 0.5 * (push - push.sum() * p)
+    assert expected[3] > 0
+    np.testing.assert_allclose(cut[0], expected)
+
+
+def test_claim_only_one_bound_acts_on_each_sign():
+    """high changes nothing for A < 0, low nothing for A > 0."""
+    for sign, args in ((1, ((0.01, 0.2), (0.9, 0.2))),
+                       (-1, ((0.2, 0.01), (0.2, 9.0)))):  # fmt: skip
+        good, bad = by_id([3, 1], [sign * 1.0, sign * 0.5], 4)
+        one, two = (
+            update(P[None], good[None], bad[None], *band, 8, 0.5)[0] for band in args
+        )
+        np.testing.assert_array_equal(one, two)
+
+
+def test_claim_one_update_never_meets_the_clip():
+    rng = np.random.default_rng(1)
+    old = rng.dirichlet(np.ones(5), 20)
+    good, bad = sample(old, np.full(5, 0.5), 16, rng)
+    first = update(old, good, bad, 0.2, 0.2, 1, 3.0)[0]
+    for low, high in SIDES.values():
+        same = update(old, good, bad, low, high, 1, 3.0)[0]
+        np.testing.assert_array_equal(first, same)
+    ratio = first / old
+    assert ratio.max() > 1.28  # and nothing held it inside the band
+
+
+def test_sample_standardises_each_group():
+    rng = np.random.default_rng(2)
+    p = np.tile(P, (200, 1))
+    good, bad = sample(p, np.array([0.0, 0.0, 1.0, 1.0]), 16, rng)
+    assert not good[:, :2].any() and not bad[:, 2:].any()
+    np.testing.assert_allclose((good + bad).sum(1), 0, atol=1e-12)
+    # k of 16 right: mean |A| = 2 sqrt(q (1 - q) (n - 1) / n), q = k / n
+    q = np.arange(17) / 16
+    allowed = np.sqrt(q * (1 - q) * 15 / 16)
+    distance = np.abs(good.sum(1)[:, None] - allowed).min(1)
+    assert distance.max() < 1e-4
+    same, flat = sample(p, np.ones(4), 16, rng)
+    assert not same.any() and not flat.any()  # all right: nothing to learn
+
+
+def test_sample_follows_the_policy():
+    rng = np.random.default_rng(3)
+    p = np.array([[0.5, 0.3, 0.2]])
+    n = 20000
+    good, bad = sample(p, np.array([1.0, 0.0, 0.0]), n, rng)
+    # rewards are 1[token 0], so A > 0 on token 0 only: sum = sqrt(q (1 - q))
+    assert good[0] == pytest.approx([0.5, 0, 0], abs=0.01)
+    assert bad[0, 1] / bad[0, 2] == pytest.approx(1.5, rel=0.05)
+
+
+def test_train_returns_path_and_shares():
+    path, share = train(
+        P, np.full(4, 0.5), inf, inf, np.random.default_rng(0),
+        n=8, passes=2, step=0.1, rounds=3, runs=5,
+    )  # fmt: skip
+    assert path.shape == (4, 5, 4)
+    np.testing.assert_allclose(path.sum(-1), 1)
+    np.testing.assert_allclose(path[0], np.tile(P, (5, 1)))
+    assert share[0] == 0 and np.isnan(share[1]) and 0 < share[2] < 1
+
+
+# --- Experiments ----------------------------------------------------------
+
+
+def paired(a, b):
+    """Mean and error of the difference in final entropy, run by run."""
+    gap = entropy(coin_flips()[a][0][-1]) - entropy(coin_flips()[b][0][-1])
+    return gap.mean(), gap.std(ddof=1) / len(gap) ** 0.5
+
+
+def test_claim_upper_lowers_and_lower_raises_entropy():
+    change = {n: entropy_change(p) for n, (p, _) in coin_flips().items()}
+    for name, sign in (("upper 0.2 only", -1), ("lower 0.2 only", 1),
+                       ("0.2 / 0.2", -1), ("0.28 / 0.28", -1),
+                       ("0.2 / 0.28", 1), ("0.1 / 0.2", 1)):  # fmt: skip
+        mean, error = change[name]
+        assert sign * mean > 3 * error
+    for a, b in (("no clip", "upper 0.2 only"), ("lower 0.2 only", "no clip"),
+                 ("0.2 / 0.28", "0.2 / 0.2"), ("0.2 / 0.28", "0.28 / 0.28"),
+                 ("0.1 / 0.2", "0.2 / 0.28")):  # fmt: skip
+        gap, error = paired(a, b)
+        assert gap > 4 * error
+
+
+def test_claim_the_silenced_tokens_are_rare():
+    for band in ("0.2 / 0.2", "0.2 / 0.28"):
+        _, (_, cut, everything) = coin_flips()[band]
+        assert everything > 4.5 * cut
+
+
+def test_claim_from_a_peaked_start_the_two_sides_cancel():
+    """Common token at 0.9: symmetric 0.2 is level, 0.28 is not."""
+    start = np.array([0.9] + [0.01] * 10)
+    changes = {
+        name: entropy_change(
+            train(
+                start, np.full(11, 0.5), *SIDES[name],
+                np.random.default_rng(0), n=16, passes=16, step=0.25,
+                rounds=20, runs=600,
+            )[0]
+        )
+        for name in ("no clip", "0.2 / 0.2", "0.2 / 0.28")
+    }  # fmt: skip
+    mean, error = changes["0.2 / 0.2"]
+    assert mean == pytest.approx(0.013, abs=5e-4) and mean < 2 * error
+    assert changes["no clip"][0] == pytest.approx(0.77, abs=5e-3)
+    assert changes["0.2 / 0.28"][0] == pytest.approx(0.20, abs=5e-3)
+
+
+def test_claim_a_rare_better_token_rises_sooner_and_ends_lower():
+    mass = {b: learning(b)[0][:, :, 1].mean(1) for b in page.BANDS}
+    disorder = {b: entropy(learning(b)[0]).mean(1) for b in page.BANDS}
+    wide, narrow, free = "0.2 / 0.28", "0.2 / 0.2", "no clip"
+    assert [mass[b][20] for b in (free, wide, narrow)] == pytest.approx(
+        [0.80, 0.44, 0.22], abs=6e-3
+    )
+    assert disorder[wide][10] > disorder[narrow][10] + 0.1
+    assert disorder[wide][40] == pytest.approx(0.27, abs=5e-3)
+    assert disorder[narrow][40] == pytest.approx(0.45, abs=5e-3)
+    after = np.flatnonzero(disorder[wide][1:] < disorder[narrow][1:]) + 1
+    assert after[0] == 19
+    assert max(disorder[wide]) > disorder[wide][0] + 0.5
+
+
+def test_claim_raising_both_bounds_helps_the_good_token_as_much():
+    both = train(
+        START, RATES, 0.28, 0.28, np.random.default_rng(0),
+        n=64, passes=16, step=0.25, rounds=20, runs=300,
+    )[0][20, :, 1]  # fmt: skip
+    wide = learning("0.2 / 0.28")[0][20, :, 1]
+    error = both.std(ddof=1) / 300**0.5
+    assert abs(both.mean() - wide.mean()) < error
+
+
+# --- Tables and figures ---------------------------------------------------
+
+
+def cells(table):
+    lines = table.splitlines()[2:]
+    return [[c.strip() for c in x.split("|")[1:-1]] for x in lines]
+
+
+def number(text):
+    return float(text.replace("−", "-").split()[0])
+
+
+def test_table_of_ceilings():
+    rows = cells(page.table_ceiling())
+    for p, at, higher, room, pace, slope in rows:
+        p = float(p)
+        for cell, high in ((at, 1.2), (higher, 1.28)):
+            if cell == "none":
+                assert p * high >= 1
+            else:
+                assert float(cell) == pytest.approx(p * high)
+        assert number(room) == pytest.approx(min(0.2 * p, 1 - p))
+        assert float(pace) == pytest.approx(2 * (1 - p) ** 2, abs=5e-3)
+        h = 1e-6  # entropy of two tokens, moved along the logits
+        move = 2 * p * (1 - p) ** 2  # d p / d step
+        expected = (entropy(np.array([p + h, 1 - p - h]))
+                    - entropy(np.array([p - h, 1 - p + h]))) / (2 * h)  # fmt: skip
+        assert number(slope) == pytest.approx(expected * move, abs=6e-3)
+    assert [r[0] for r in rows] == ["0.001", "0.01", "0.1", "0.5", "0.8", "0.9"]
+
+
+def test_table_of_coin_flips():
+    for name, change, mass, cut, rare, every in cells(page.table_coin()):
+        path, share = coin_flips()[name]
+        gap = entropy(path[-1]) - entropy(path[0])
+        shown = [number(x) for x in change.split("±")]
+        error = np.std(gap, ddof=1) / len(gap) ** 0.5
+        assert shown == pytest.approx([gap.mean(), error], abs=5.1e-4)
+        assert float(mass) == pytest.approx(path[-1][:, 1:].sum(-1).mean(), abs=5.1e-3)
+        if rare == "–":
+            assert cut == "0 %" and SIDES[name][1] == inf
+        else:
+            assert number(cut) == pytest.approx(100 * share[0], abs=0.51)
+            assert float(rare) == pytest.approx(share[1], abs=5.1e-4)
+        assert float(every) == pytest.approx(share[2], abs=5.1e-3)
+
+
+def test_table_of_updates_per_batch():
+    rows = cells(page.table_passes())
+    assert [r[0] for r in rows] == ["1", "2", "4", "16"]
+    assert rows[0][1] == rows[0][2] == rows[0][3]
+    assert rows[0][4:] == ["0.0 %", "0.0 %"]
+    for row in rows[1:]:
+        free, narrow, wide = (number(c) for c in row[1:4])
+        assert free > wide > narrow
+        assert number(row[4]) > number(row[5]) > 0
+    narrow = [number(r[2]) for r in rows]
+    assert narrow == sorted(narrow, reverse=True)
+
+
+def test_figure_of_coin_flips():
+    (axes,) = page.figure_coin().axes
+    assert "nats" in axes.get_xlabel()
+    names = [t.get_text() for t in axes.get_yticklabels()]
+    widths = [p.get_width() for p in axes.patches]
+    assert names == list(SIDES)[::-1]
+    for name, width in zip(names, widths, strict=True):
+        path = coin_flips()[name][0]
+        expected = (entropy(path[-1]) - entropy(path[0])).mean()
+        assert width == pytest.approx(expected)
+
+
+def test_figure_of_learning():
+    mass, disorder = page.figure_learning().axes
+    assert "nats" in disorder.get_ylabel()
+    order = ("no clip", "0.2 / 0.28", "0.2 / 0.2")
+    for top, low, name in zip(mass.lines, disorder.lines, order, strict=True):
+        path = learning(name)[0]
+        np.testing.assert_allclose(top.get_ydata(), path[:, :, 1].mean(1))
+        np.testing.assert_allclose(low.get_ydata(), entropy(path).mean(1))
+        assert top.get_color() == low.get_color()
+    for axes in (mass, disorder):
+        labels = {t.get_text() for t in axes.texts}
+        assert labels == set(order)

@@ -1,0 +1,236 @@
+"""The PPO loss: terms, weights and what the page claims of them."""
+
+import math
+
+import pytest
+import torch
+
+from snippets.policy import ppo_loss as code
+
+
+def loop(new, old, a, v, v_old, target, entropy, kl, mask, c1, c2, beta, eps, veps):
+    """The loss by the definition, one token at a time, plain Python."""
+    total, n = 0.0, 0
+    for t in range(len(mask)):
+        if not mask[t]:
+            continue
+        n += 1
+        r = math.exp(new[t] - old[t])
+        clipped = min(max(r, 1 - eps), 1 + eps)
+        policy = -min(r * a[t], clipped * a[t])
+        near = min(max(v[t], v_old[t] - veps), v_old[t] + veps)
+        value = 0.5 * max((v[t] - target[t]) ** 2, (near - target[t]) ** 2)
+        total += policy + c1 * value - c2 * entropy[t] + beta * kl[t]
+    return total / n
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(3)
+    names = "new old a v v_old target entropy kl".split()
+    x = {k: torch.randn(40, generator=generator, dtype=torch.float64) for k in names}
+    return x | {"mask": torch.arange(40) % 3 != 0}
+
+
+def test_the_loss_is_the_definition(batch):
+    x = batch
+    terms = {
+        "policy": code.policy_term(x["new"], x["old"], x["a"], 0.2),
+        "value": code.value_term(x["v"], x["v_old"], x["target"], 0.3),
+        "entropy": x["entropy"],
+        "kl": x["kl"],
+    }
+    got = code.ppo_loss(terms, x["mask"], 0.7, 0.03, 0.11)
+    lists = {k: v.tolist() for k, v in x.items()}
+    want = loop(**lists, c1=0.7, c2=0.03, beta=0.11, eps=0.2, veps=0.3)
+    assert float(got) == pytest.approx(want)
+
+
+def test_masked_tokens_count_nothing_even_when_infinite(batch):
+    x = batch
+    terms = {k: x["entropy"].clone() for k in ("policy", "value", "entropy", "kl")}
+    want = code.ppo_loss(terms, x["mask"], 0.5, 0.1, 0.2)
+    terms["policy"][~x["mask"]] = torch.inf
+    terms["value"][~x["mask"]] = torch.nan
+    assert code.ppo_loss(terms, x["mask"], 0.5, 0.1, 0.2) == want
+    assert code.ppo_loss(terms, torch.zeros(40), 0.5, 0.1, 0.2) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "sign"),
+    [
+        ("value", (1.0, 0.0, 0.0), 1),
+        ("entropy", (0.0, 1.0, 0.0), -1),
+        ("kl", (0.0, 0.0, 1.0), 1),
+    ],
+)
+def test_signs_of_the_terms(name, weights, sign):
+    zero = torch.zeros(2, dtype=torch.float64)
+    terms = dict.fromkeys(("policy", "value", "entropy", "kl"), zero)
+    terms = terms | {name: torch.tensor([1.0, 3.0], dtype=torch.float64)}
+    assert code.ppo_loss(terms, torch.ones(2), *weights) == sign * 2
+
+
+def slope(v):
+    v = torch.tensor([v], dtype=torch.float64, requires_grad=True)
+    old, target = torch.tensor([0.5]), torch.tensor([1.0])
+    code.value_term(v, old, target, 0.2).sum().backward()
+    return float(v.grad)
+
+
+@pytest.mark.parametrize("v", [0.71, 0.99, 1.01, 1.29])
+def test_claim_value_clip_flat_from_0_7_to_1_3(v):
+    assert slope(v) == 0
+
+
+@pytest.mark.parametrize("v", [0.3, 0.5, 0.69, 1.31, 1.6])
+def test_outside_the_flat_part_the_slope_is_v_minus_target(v):
+    assert slope(v) == pytest.approx(v - 1)
+
+
+def test_claim_the_value_clip_does_not_bound_the_value():
+    # moved the wrong way by 0.3, more than the clip: the full slope stays
+    assert slope(0.2) == pytest.approx(-0.8)
+
+
+def test_claim_a_smaller_value_clip_makes_a_larger_loss():
+    x = code.example()
+    got = code.value_term(x["v"], x["v_old"], x["target"], 0.05)
+    assert got.tolist() == pytest.approx([0.10125, 0.03125, 0.10125])
+    near = code.value_term(x["v"], x["v_old"], x["target"], 0.2)
+    assert bool((got > near).all())
+
+
+def test_claim_the_published_example():
+    rows = [line.split("|") for line in code.table_example().splitlines()]
+    policy, loss = rows[2], rows[-1]
+    assert [c.strip() for c in policy[2:5]] == ["−1.2000", "0.4000", "−0.2000"]
+    assert [c.strip(" *") for c in loss[6:8]] == ["−0.3133", "−0.3273"]
+
+
+def test_the_table_of_the_example_adds_up():
+    def number(cell):
+        return float(cell.strip(" *·").replace("−", "-") or 0)
+
+    rows = [line.split("|")[1:-1] for line in code.table_example().splitlines()[2:]]
+    for column in range(5, 8):
+        *terms, total = (number(row[column]) for row in rows)
+        assert sum(terms) == pytest.approx(total, abs=2e-4)
+    assert number(rows[1][5]) > 0 > number(rows[2][5]) and number(rows[3][7]) > 0
+
+
+def by(shared, adam, norm):
+    found = {row[:3]: row[3:] for row in code.coupling()}
+    return found[shared, adam, norm]
+
+
+def test_claim_adam_cancels_c1_between_separate_networks():
+    policy, critic = by(False, True, None)
+    assert policy == 0 and critic < 1e-3
+    policy, critic = by(False, False, None)
+    assert policy == 0 and critic > 0.3  # SGD: the critic feels it
+
+
+def test_claim_a_joint_norm_clip_or_one_trunk_brings_c1_back():
+    assert by(False, True, 0.5)[0] > 0.02
+    assert by(False, False, 0.5)[0] > 0.5
+    assert min(by(True, adam, None)[0] for adam in (True, False)) > 0.15
+
+
+def test_training_moves_policy_and_critic_the_right_way():
+    generator = torch.Generator().manual_seed(0)
+    net = code.Net(False, generator)
+    kind = {"generator": generator, "dtype": torch.float64}
+    x = torch.randn(64, 8, **kind)
+    a, returns = torch.randn(64, **kind), 1 + torch.randn(64, **kind)
+    with torch.no_grad():
+        first, v = net(x)
+    tokens = torch.multinomial(first.exp(), 1, generator=generator)
+    moved, v_moved = code.train(False, True, None, 0.5)
+    assert float((moved.gather(1, tokens)[:, 0] * a).mean()) > 0
+    before, after = (v - returns).square().mean(), (v + v_moved - returns)
+    assert after.square().mean() < before
+
+
+@pytest.mark.parametrize("actions", [2, 6, 40])
+@pytest.mark.parametrize("c2", [0.02, 0.1])
+def test_mass_off_best_maximises_value_plus_entropy(actions, c2):
+    def objective(p):
+        return 0.1 * p[..., 0] - c2 * torch.special.xlogy(p, p).sum(-1)
+
+    mass = code.mass_off_best(0.1, c2, actions)
+    best = torch.full((actions,), mass / (actions - 1), dtype=torch.float64)
+    best[0] = 1 - mass
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(500, actions, generator=generator, dtype=torch.float64)
+    others = (best.log() + 0.05 * noise).softmax(1)
+    assert bool((objective(best) > objective(others)).all())
+
+
+def test_adam_is_adam():
+    w = torch.tensor([0.3, -2.0], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([w], lr=0.01)
+    mine, m, v = w.detach().clone(), torch.zeros(2), torch.zeros(2)
+    m, v = m.double(), v.double()
+    for step in range(1, 6):
+        g = torch.tensor([step * 0.1, -1.0 / step], dtype=torch.float64)
+        w.grad = g.clone()
+        optimizer.step()
+        mine -= 0.01 * code.adam_direction(g, m, v, step)
+    assert mine.tolist() == pytest.approx(w.tolist())
+
+
+def test_claim_mass_at_0_01_for_three_sizes():
+    mass = [code.mass_off_best(0.1, 0.01, n) for n, _ in code.SIZES]
+    assert mass[2] == pytest.approx(0.873, abs=5e-4)
+    assert mass[0] == pytest.approx(2.3e-4, abs=5e-6)
+    assert mass[1] == pytest.approx(7.7e-4, abs=5e-6)
+    assert code.mass_off_best(0.1, 0.001, 152_064) < 1e-30
+
+
+def test_claim_the_lead_that_keeps_half_grows_with_the_logarithm():
+    for actions, lead in ((18, 0.0283), (152_064, 0.1193)):
+        gap = 0.01 * math.log(actions - 1)
+        assert gap == pytest.approx(lead, abs=5e-5)
+        assert code.mass_off_best(gap, 0.01, actions) == pytest.approx(0.5)
+
+
+def test_kl_to_come_is_the_sum_from_here_to_the_end():
+    new = torch.tensor([-0.2, -1.0, -0.4], dtype=torch.float64)
+    ref = torch.tensor([-0.5, -0.3, -0.4], dtype=torch.float64)
+    got = code.kl_to_come(new, ref, 2.0, 0.5)
+    d = [0.3, -0.7, 0.0]
+    want = [2 - 0.5 * sum(d[t:]) for t in range(3)]
+    assert got.tolist() == pytest.approx(want)
+
+
+def test_claim_a_token_pays_for_what_follows_it():
+    rows = [line.split("|")[1:-1] for line in code.table_shaped().splitlines()[2:]]
+    own, to_come = ([r[i].strip() for r in rows] for i in (2, 3))
+    assert own == ["−0.05", "+0.02", "−0.10", "−0.01"]
+    assert to_come == ["−0.14", "−0.09", "−0.11", "−0.01"]
+
+
+def test_table_halves_multiplies():
+    rows = [line.split("|")[1:-1] for line in code.table_halves().splitlines()[2:]]
+    for row in rows:
+        a, b, c = (float(cell) for cell in row[1:4])
+        assert c == pytest.approx(a * b)
+
+
+def test_figure_of_the_value_term():
+    (axes,) = code.figure_value().axes
+    plain, clipped = (line.get_xydata() for line in axes.lines[:2])
+    assert plain[:, 1].min() < 1e-4 and clipped[:, 1].min() == pytest.approx(0.045)
+    inside = (clipped[:, 0] > 0.7) & (clipped[:, 0] < 1.3)
+    assert set(clipped[inside, 1].round(6)) == {0.045}
+    assert "0.7 to 1.3" in axes.get_title("left")
+
+
+def test_figure_of_the_entropy_bonus():
+    (axes,) = code.figure_junk().axes
+    curves = [line.get_ydata() for line in axes.lines[:3]]
+    for curve in curves:
+        assert all(x < y for x, y in zip(curve, curve[1:], strict=False))
+    assert all((a <= b) for a, b in zip(curves[0], curves[2], strict=True))
+    assert axes.get_xscale() == "log"
