@@ -829,3 +829,16 @@ def test_figure_is_the_timeline():
     assert "97 GB" in titles[0] and "59 GB" in titles[1]
     ticks = [t.get_text() for t in figure.axes[1].get_xticklabels()]
     assert tuple(ticks) == m.PHASES
+
+
+def test_claim_bf16_spacing_near_0_02_is_far_above_an_adam_step():
+    def bf16(x):  # round to nearest even on the upper half of a float32
+        bits = int(np.float32(x).view(np.uint32))
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return float(np.uint32(rounded).view(np.float32))
+
+    spacing = 2.0 ** (np.floor(np.log2(0.02)) - 7)
+    assert spacing == pytest.approx(1.2e-4, rel=0.02)
+    weight = bf16(0.02)
+    assert bf16(weight + 0.51 * spacing) == pytest.approx(weight + spacing)
+    assert bf16(weight - 1e-6) == weight == bf16(weight + 1e-6)
