@@ -359,7 +359,7 @@ def figure_learning() -> Figure:
         disorder.plot(x, entropy(path).mean(1), line, color=color)
     right = {"ha": "right", "xytext": (-4, -4)}
     label(mass, 11.2, 0.3, "no clip", "C5", **right)
-    label(mass, 19.6, 0.46, "0.2 / 0.28", "C0", **right)
+    label(mass, 22.9, 0.6, "0.2 / 0.28", "C0", **right)
     label(mass, 26, 0.42, "0.2 / 0.2", "C1", xytext=(6, -6))
     label(disorder, 9, 1.5, "no clip", "C5", ha="right", xytext=(0, 2))
     label(disorder, 16, 1.57, "0.2 / 0.28", "C0", xytext=(-8, 5))

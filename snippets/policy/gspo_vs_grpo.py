@@ -165,3 +165,313 @@ def moe(
 
 
 # --8<-- [end:moe]
+
+
+def update_routers(
+    generator: torch.Generator, responses: int = 64, length: int = 1000
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Token log-ratios across one weight update, routing replayed or free.
+
+    Four layers, 8 experts, width 8, 16 symbols; every token gets an
+    independent random context. The update adds noise of 10 % (routers)
+    and 0.2 % (experts, head) of the weights' deviation.
+
+    Args:
+        generator: Source of the weights, the update and the samples.
+        responses: B responses sampled from the old weights.
+        length: T tokens each.
+
+    Returns:
+        log w with the old routes replayed (B, T), log w with the new
+        router's choice (B, T), which tokens changed an expert in some
+        layer (B, T), and the share of (token, layer, expert) choices that
+        changed.
+    """
+    kind = {"generator": generator, "dtype": torch.float64}
+    d = 8
+    old = {
+        "router": torch.randn(4, 8, d, **kind) / d**0.5,
+        "experts": 0.05 * torch.randn(4, 8, d, d, **kind) / d**0.5,
+        "head": 1.5 * torch.randn(16, d, **kind) / d**0.5,
+    }
+    x = torch.randn(responses * length, d, **kind)
+    new = {
+        name: w
+        + (0.1 if name == "router" else 0.002)
+        * w.std()
+        * torch.randn(w.shape, **kind)
+        for name, w in old.items()
+    }
+    before, routes = moe(old, x)
+    tokens = torch.multinomial(before.exp(), 1, generator=generator)
+    replayed, _ = moe(new, x, routes)
+    free, fresh = moe(new, x)
+    kept = (fresh[..., None] == routes[..., None, :]).any(-1)  # (L, N, 2)
+    shape = responses, length
+    return (
+        (replayed - before).gather(1, tokens).view(shape),
+        (free - before).gather(1, tokens).view(shape),
+        ~kept.all(-1).all(0).view(shape),
+        1 - kept.double().mean().item(),
+    )
+
+
+@cache
+def flips() -> tuple[Tensor, Tensor, Tensor, float]:
+    """`update_routers` from seed 0, computed once."""
+    return update_routers(torch.Generator().manual_seed(0))
+
+
+# --8<-- [start:estimates]
+def pass_rates(length: int, old: float, new: float) -> dict[str, float]:
+    """Estimates of the new policy's pass rate from the old one's samples.
+
+    A response is T coin flips and passes with more than half heads. All
+    T + 1 counts of heads are summed, so there is no sampling error.
+
+    Args:
+        length: T.
+        old: P(heads) of the policy that sampled, inside (0, 1).
+        new: P(heads) of the policy asked about, inside (0, 1).
+
+    Returns:
+        True pass rates "old" and "new", and E_old[weight * pass] for the
+        weights "product", "s" and "mean w"; "E s" is E_old[s].
+    """
+    up, down = new / old, (1 - new) / (1 - old)
+    out = dict.fromkeys(("old", "new", "product", "s", "mean w", "E s"), 0.0)
+    for heads in range(length + 1):
+        tails = length - heads
+        ways = log(comb(length, heads))
+        p = exp(ways + heads * log(old) + tails * log(1 - old))
+        s = exp((heads * log(up) + tails * log(down)) / length)
+        out["E s"] += p * s
+        if 2 * heads > length:
+            out["old"] += p
+            out["new"] += exp(ways + heads * log(new) + tails * log(1 - new))
+            out["product"] += p * exp(length * log(s))
+            out["s"] += p * s
+            out["mean w"] += p * (heads * up + tails * down) / length
+    return out
+
+
+# --8<-- [end:estimates]
+
+
+# --- Tables ---------------------------------------------------------------
+
+LOG_W = torch.tensor([0.5, -0.3, 0.1, 0.0], dtype=torch.float64)
+"""Log-ratios of four tokens, the worked example."""
+
+GRPO_BAND = (0.2, 0.27)
+GSPO_BAND = (3e-4, 4e-4)
+"""Left and right clip ranges of the paper's experiment (Sec. 5.1)."""
+
+OPEN = (1.0, float("inf"))
+"""A band that clips nothing."""
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """A number with a real minus sign."""
+    return f"{value + 0.0:.{digits}f}".replace("-", "−")
+
+
+def power(value: float) -> str:
+    """A number in scientific notation, in TeX; 0 below 1e-12."""
+    if abs(value) < 1e-12:
+        return "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"${mantissa}\\cdot10^{{{int(exponent)}}}$"
+
+
+def percent(value: float) -> str:
+    """A share as a percentage, with two significant digits."""
+    if value < 1e-10:
+        return "0 %"
+    return f"{100 * value:#.2g}".rstrip(".") + " %"
+
+
+def table_weights() -> str:
+    """What each of four tokens multiplies A / 4 * grad log pi by."""
+    columns = [
+        token_weights(LOG_W, a, level, *band).tolist()
+        for level, own in (("token", GRPO_BAND), ("sequence", GSPO_BAND))
+        for a, band in ((1.0, OPEN), (1.0, own), (-1.0, own))
+    ]
+    rows = [
+        (signed(x, 1), *(signed(c[t]) for c in columns))
+        for t, x in enumerate(LOG_W.tolist())
+    ]
+    heads = ["$\\log w_t$"]
+    for name in ("GRPO", "GSPO"):
+        heads += [f"{name}, no clip", "$A>0$", "$A<0$"]
+    return markdown_table(heads, rows, "rrrrrrr")
+
+
+def table_spread() -> str:
+    """Deviation of three log-ratios against length, sigma 0.02."""
+    rows = []
+    for length in (1, 100, 1000, 10000):
+        rows.append(
+            (
+                f"{length:,}",
+                "0.02",
+                *(
+                    f"{f(0.02, length, shared):.2g}"
+                    for f in (sd_log_product, sd_log_s)
+                    for shared in (0.0, 0.01)
+                ),
+            )
+        )
+    heads = ["tokens $T$", "$\\log w_t$", "$\\log\\prod w_t$", "correlated"]
+    return markdown_table(heads + ["$\\log s$", "correlated"], rows, "rrrrrr")
+
+
+def table_clipped() -> str:
+    """Share without gradient for Gaussian token noise, T = 1,000."""
+    rows = []
+    for sigma in (0.005, 0.01, 0.02, 0.05, 0.1):
+        kl = sigma**2 / 2
+        sd = sd_log_s(sigma, 1000)
+        good, bad = clipped_share(-kl, sd, *GSPO_BAND)
+        tokens = sum(clipped_share(-kl, sigma, *GRPO_BAND)) / 2
+        rows.append(
+            (
+                f"{sigma:g}",
+                power(kl),
+                power(sd),
+                percent(good),
+                percent(bad),
+                percent((good + bad) / 2),
+                percent(tokens),
+            )
+        )
+    heads = ["$\\sigma$", "KL", "sd of $\\log s$", "GSPO, $A>0$", "$A<0$"]
+    return markdown_table(heads + ["mean", "GRPO, mean"], rows, "rrrrrrr")
+
+
+def moe_row(log_w: Tensor) -> dict[str, float]:
+    """Drift and clipped shares of log-ratios (B, T), half the A > 0."""
+    log_s = log_w.mean(1)
+    s, w = log_s.exp(), log_w.exp()
+    return {
+        "sd w": log_w.std().item(),
+        "max w": log_w.abs().max().item(),
+        "mean": log_s.mean().item(),
+        "sd s": log_s.std().item(),
+        "max s": log_s.abs().max().item(),
+        "grpo": sum(outside(w, *GRPO_BAND)) / 2,
+        "gspo+": outside(s, *GSPO_BAND)[0],
+        "gspo-": outside(s, *GSPO_BAND)[1],
+    }
+
+
+def outside(ratio: Tensor, low: float, high: float) -> tuple[float, float]:
+    """Share above 1 + high (silenced if A > 0), below 1 - low (if A < 0)."""
+    above = (ratio > 1 + high).double().mean().item()
+    return above, (ratio < 1 - low).double().mean().item()
+
+
+def table_moe() -> str:
+    """The small MoE over one update: routing replayed and free."""
+    replayed, free, _, _ = flips()
+    rows = []
+    for name, log_w in (("replayed", replayed), ("free", free)):
+        r = moe_row(log_w)
+        rows.append(
+            (
+                name,
+                f"{r['sd w']:.3f}",
+                f"{r['max w']:.2f}",
+                power(-r["mean"]).replace("$-", "$−"),
+                power(r["sd s"]),
+                percent(r["grpo"]),
+                percent(r["gspo+"]),
+                percent(r["gspo-"]),
+            )
+        )
+    heads = ["routing", "sd $\\log w_t$", "largest", "$-$mean $\\log s$"]
+    heads += ["sd $\\log s$", "GRPO clips", "GSPO, $A>0$", "$A<0$"]
+    return markdown_table(heads, rows, "lrrrrrrr")
+
+
+def table_estimates() -> str:
+    """Pass rate of a moved policy, estimated by four weights."""
+    rows = []
+    for length in (1, 11, 101, 1001):
+        e = pass_rates(length, 0.5, 0.52)
+        rows.append(
+            (
+                f"{length:,}",
+                *(
+                    f"{e[name]:.4f}"
+                    for name in ("old", "new", "product", "mean w", "s")
+                ),
+                f"{e['E s']:.5f}",
+            )
+        )
+    heads = ["tokens", "old", "**new**", "product", "mean of $w_t$", "$s$"]
+    return markdown_table(heads + ["$E[s]$"], rows, "rrrrrrr")
+
+
+# --- Figures --------------------------------------------------------------
+
+
+def figure_scale() -> Figure:
+    """Deviation of token, product and sequence log-ratio against length."""
+    figure, axes = new_figure(3.6)
+    lengths = [10 ** (k / 8) for k in range(8, 41)]
+    for f, shared, color, line in (
+        (sd_log_product, 0.0, "C1", "-"),
+        (sd_log_s, 0.0, "C0", "-"),
+        (sd_log_s, 0.01, "C0", "--"),
+    ):
+        spread = [f(0.02, t, shared) for t in lengths]
+        axes.plot(lengths, spread, line, color=color)
+    axes.axhline(0.02, color="C2", ls="-.")
+    axes.axhline(0.2, color="C5", ls=":")
+    axes.axhspan(*GSPO_BAND, color="C5", alpha=0.35)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        ylim=(3e-5, 20),
+        xlim=(10, 1e5),
+        xlabel="tokens in the response",
+        ylabel="standard deviation (nats)",
+        title="Averaging 1,000 tokens shrinks the noise 32-fold",
+    )
+    label(axes, 11, 0.25, "GRPO's ε, 0.2", "C5")
+    label(axes, 11, 1.6e-4, "GSPO's ε, 3e-4 and 4e-4", "C5")
+    label(axes, 1.2e4, 5.5, "log product", "C1", ha="right")
+    label(axes, 9e4, 0.022, "one token's log-ratio", "C2", ha="right")
+    label(axes, 9e4, 2.3e-3, "log s, correlation 0.01", "C0", ha="right")
+    label(axes, 9e4, 5e-5, "log s", "C0", ha="right")
+    return figure
+
+
+def figure_moe() -> Figure:
+    """Log-ratios of tokens and of responses, routing replayed or free."""
+    figure, (tokens, responses) = new_figure(4.8, rows=2)
+    replayed, free, _, _ = flips()
+    series = ((replayed, "C0", "replayed"), (free, "C1", "free routing"))
+    bins = [k / 100 - 0.305 for k in range(62)]
+    for log_w, color, _ in series:
+        kind = {"histtype": "step", "color": color}
+        tokens.hist(log_w.flatten().tolist(), bins=bins, log=True, **kind)
+    tokens.set(
+        xlabel="token log-ratio (nats)",
+        ylabel="tokens",
+        title="Rerouted tokens jump; the average moves little",
+    )
+    label(tokens, 0.03, 8e3, "replayed", "C0")
+    label(tokens, 0.12, 80, "free routing", "C1")
+    edges = [k / 4e3 - 0.003125 for k in range(24)]
+    for log_w, color, _ in series:
+        kind = {"histtype": "step", "color": color}
+        responses.hist(log_w.mean(1).tolist(), bins=edges, **kind)
+    responses.axvspan(-GSPO_BAND[0], GSPO_BAND[1], color="C5", alpha=0.3)
+    responses.set(xlabel="log s of a response (nats)", ylabel="responses")
+    responses.set_xticks([-0.002, 0, 0.002])
+    label(responses, 0.0005, 24, "replayed", "C0")
+    label(responses, -0.0029, 9, "free routing", "C1")
+    return figure
