@@ -1,0 +1,408 @@
+"""GSPO against GRPO: definitions by loops, autograd, exact sums, samples."""
+
+from itertools import product
+from math import exp, isclose, log, prod, sqrt
+
+import pytest
+import torch
+
+from snippets.policy import gspo_vs_grpo as g
+
+DOUBLE = {"dtype": torch.float64}
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, ...]:
+    """Three responses of 5, 3 and 4 tokens, with a gap in the last mask."""
+    generator = torch.Generator().manual_seed(3)
+    old = -torch.rand(3, 5, generator=generator, **DOUBLE) - 0.1
+    shift = torch.randn(3, 5, generator=generator, **DOUBLE)
+    new = old + 0.4 * shift
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 1, 1]])
+    advantages = torch.tensor([[1.5], [-0.7], [-1.1]], **DOUBLE)
+    return new, old, advantages.expand(3, 5), mask.double()
+
+
+def by_loop(new, old, advantages, mask, level, low, high) -> float:
+    """The paper's equations 2 and 5 with explicit loops and products."""
+    total = 0.0
+    for n, o, a, m in zip(new, old, advantages, mask, strict=True):
+        own = [t for t in range(len(n)) if m[t]]
+        w = [exp(n[t]) / exp(o[t]) for t in own]
+        if level == "token":
+            ratios = w
+        else:
+            ratios = [prod(w) ** (1 / len(w))]
+        terms = []
+        for r in ratios:
+            inside = min(max(r, 1 - low), 1 + high)
+            terms.append(min(r * float(a[0]), inside * float(a[0])))
+        total += sum(terms) / len(terms)
+    return total / len(new)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("band", [(0.2, 0.27), (3e-4, 4e-4), (1.0, 1e9)])
+def test_objective_is_the_papers(batch, level, band):
+    value = g.objective(*batch, level, *band)
+    assert isclose(value.item(), by_loop(*batch, level, *band), rel_tol=1e-12)
+
+
+def test_padding_and_tool_tokens_do_not_count(batch):
+    new, old, advantages, mask = batch
+    other = torch.where(mask > 0, new, new + 3)
+    for level in ("token", "sequence", "sequence_token"):
+        a = g.objective(new, old, advantages, mask, level, 0.3, 0.1)
+        b = g.objective(other, old, advantages, mask, level, 0.3, 0.1)
+        assert torch.equal(a, b)
+
+
+def test_unknown_level_and_empty_response(batch):
+    with pytest.raises(ValueError, match="seq"):
+        g.objective(*batch, "seq", 0.2, 0.2)
+    new, old, advantages, mask = batch
+    value = g.objective(new, old, advantages, mask * 0, "sequence", 0.1, 0.1)
+    assert value == 0
+
+
+def gradient(batch, level, low, high):
+    new, old, advantages, mask = batch
+    new = new.clone().requires_grad_()
+    value = g.objective(new, old, advantages, mask, level, low, high)
+    return value, torch.autograd.grad(value, new)[0]
+
+
+def test_gradient_equals_finite_differences(batch):
+    new, old, advantages, mask = batch
+    for level in ("token", "sequence"):
+        _, slope = gradient(batch, level, 0.2, 0.27)
+        for i, t in product(range(3), range(5)):
+            step = torch.zeros_like(new)
+            step[i, t] = 1e-6
+            up, down = (
+                g.objective(x, old, advantages, mask, level, 0.2, 0.27)
+                for x in (new + step, new - step)
+            )
+            assert isclose(slope[i, t], (up - down) / 2e-6, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def test_claim_gradients_are_w_and_s_times_the_score(batch):
+    new, old, advantages, mask = batch
+    length = mask.sum(1, keepdim=True)
+    w = (new - old).exp()
+    s = ((new - old) * mask).sum(1, keepdim=True).div(length).exp()
+    for level, weight in (("token", w), ("sequence", s)):
+        _, slope = gradient(batch, level, *g.OPEN)
+        expected = advantages * weight * mask / length / 3
+        torch.testing.assert_close(slope, expected)
+
+
+def test_claim_gspo_token_is_gspo_when_advantages_are_equal(batch):
+    for band in (g.OPEN, (0.2, 0.27), g.GSPO_BAND):
+        value, slope = gradient(batch, "sequence", *band)
+        same, same_slope = gradient(batch, "sequence_token", *band)
+        torch.testing.assert_close(value, same)
+        torch.testing.assert_close(slope, same_slope)
+
+
+def test_claim_gspo_token_differs_with_token_advantages(batch):
+    new, old, _, mask = batch
+    advantages = torch.arange(15.0, **DOUBLE).reshape(3, 5) / 7 - 1
+    batch = new, old, advantages, mask
+    value, slope = gradient(batch, "sequence", *g.OPEN)
+    same, other = gradient(batch, "sequence_token", *g.OPEN)
+    torch.testing.assert_close(value, same)  # the values still agree
+    assert not torch.allclose(slope, other)
+    length = mask.sum(1, keepdim=True)
+    s = ((new - old) * mask).sum(1, keepdim=True).div(length).exp()
+    torch.testing.assert_close(other, s * advantages * mask / length / 3)
+    mean = (advantages * mask).sum(1, keepdim=True) / length
+    torch.testing.assert_close(slope, s * mean * mask / length / 3)
+
+
+def test_claim_on_policy_both_gradients_are_equal(batch):
+    _, old, advantages, mask = batch
+    on_policy = old, old, advantages, mask
+    results = [
+        gradient(on_policy, level, *band)
+        for level, band in (
+            ("token", g.GRPO_BAND),
+            ("sequence", g.GSPO_BAND),
+            ("sequence_token", g.GSPO_BAND),
+        )
+    ]
+    for value, slope in results[1:]:
+        torch.testing.assert_close(value, results[0][0])
+        torch.testing.assert_close(slope, results[0][1])
+
+
+def test_one_token_is_grpo_with_the_same_band():
+    log_w = torch.tensor([0.3], **DOUBLE)
+    for a in (1.0, -1.0):
+        token = g.token_weights(log_w, a, "token", 0.2, 0.2)
+        assert torch.equal(token, g.token_weights(log_w, a, "sequence", 0.2, 0.2))
+
+
+def test_claim_worked_example():
+    w = [exp(x) for x in (0.5, -0.3, 0.1, 0.0)]
+    s = prod(w) ** 0.25
+    assert round(s, 3) == 1.078
+    assert round(prod(w), 2) == 1.35
+    weights = g.token_weights(g.LOG_W, 1.0, "token", *g.GRPO_BAND)
+    assert weights.tolist() == pytest.approx([0, w[1], w[2], w[3]])
+    weights = g.token_weights(g.LOG_W, -1.0, "token", *g.GRPO_BAND)
+    assert weights.tolist() == pytest.approx([w[0], 0, w[2], w[3]])
+    weights = g.token_weights(g.LOG_W, 1.0, "sequence", *g.GSPO_BAND)
+    assert weights.tolist() == [0, 0, 0, 0]
+    weights = g.token_weights(g.LOG_W, -1.0, "sequence", *g.GSPO_BAND)
+    assert weights.tolist() == pytest.approx([s] * 4)
+    weights = g.token_weights(g.LOG_W, 1.0, "sequence", 0.2, 0.27)
+    assert weights.tolist() == pytest.approx([s] * 4)  # 0.2 does not clip
+
+
+# --- Noise ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.3])
+def test_spread_against_samples(shared):
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(20000, 25, generator=generator, **DOUBLE)
+    common = torch.randn(20000, 1, generator=generator, **DOUBLE)
+    log_w = 0.1 * (sqrt(1 - shared) * own + sqrt(shared) * common)
+    for f, sample in (
+        (g.sd_log_s, log_w.mean(1)),
+        (g.sd_log_product, log_w.sum(1)),
+    ):
+        assert isclose(f(0.1, 25, shared), sample.std(), rel_tol=0.02)
+
+
+def test_clipped_share_against_samples():
+    generator = torch.Generator().manual_seed(1)
+    ratio = (0.3 * torch.randn(200000, generator=generator) - 0.1).exp()
+    good, bad = g.clipped_share(-0.1, 0.3, 0.2, 0.4)
+    assert isclose(good, (ratio > 1.4).double().mean(), abs_tol=0.003)
+    assert isclose(bad, (ratio < 0.8).double().mean(), abs_tol=0.003)
+    assert g.outside(ratio, 0.2, 0.4) == pytest.approx((good, bad), abs=0.003)
+    # the same shares as objective's zero gradients
+    ones = torch.ones(len(ratio), 1)
+    for a, share in ((1.0, good), (-1.0, bad)):
+        batch = ratio.log()[:, None], 0 * ones, a * ones, ones
+        _, slope = gradient(batch, "sequence", 0.2, 0.4)
+        assert isclose((slope == 0).double().mean().item(), share, abs_tol=0.003)
+
+
+def test_claim_scale_of_the_clip_range():
+    # 32-fold at 1,000 tokens; sigma 0.02 gives the order of 3e-4 to 4e-4
+    assert isclose(0.02 / g.sd_log_s(0.02, 1000), 31.6, abs_tol=0.05)
+    assert 6e-4 < g.sd_log_s(0.02, 1000) < 6.4e-4
+    assert 2.2e-4 < g.sd_log_s(0.02, 8000) < 2.3e-4
+    # GRPO's 0.2 is 10 sigma of a token, GSPO's 4e-4 under 2 of s
+    assert isclose(0.2 / 0.02, 10)
+    assert 0.6 < 4e-4 / g.sd_log_s(0.02, 1000) < 1.8
+    # correlation 0.01: a floor of a tenth of sigma
+    assert isclose(g.sd_log_s(0.02, 1e9, 0.01), 0.002, rel_tol=1e-4)
+
+
+def test_claim_mean_log_ratio_needed_for_a_band():
+    # 0.2: +0.18 or -0.22 nats a token; per 1,000 tokens e^182 and e^-223
+    assert round(log(1.2), 2) == 0.18 and round(log(0.8), 2) == -0.22
+    # 4e-4 and -3e-4 over 1,000 tokens: 0.4 and -0.3 nats of the product
+    assert round(exp(1000 * log(1 + 4e-4)), 2) == 1.49
+    assert round(exp(1000 * log(1 - 3e-4)), 2) == 0.74
+    assert round(exp(10000 * log(1 + 4e-4))) == 55
+
+
+def test_claim_clipped_shares():
+    # sigma 0.01: 15 % of the responses, no tokens
+    good, bad = g.clipped_share(-5e-5, g.sd_log_s(0.01, 1000), *g.GSPO_BAND)
+    assert round((good + bad) / 2, 2) == 0.15
+    assert sum(g.clipped_share(-5e-5, 0.01, *g.GRPO_BAND)) < 1e-12
+    # the left side is clipped more at every sigma of the table
+    for sigma in (0.005, 0.01, 0.02, 0.05, 0.1):
+        mean, sd = -(sigma**2) / 2, g.sd_log_s(sigma, 1000)
+        good, bad = g.clipped_share(mean, sd, *g.GSPO_BAND)
+        assert bad > good
+        # ... also with a symmetric band
+        good, bad = g.clipped_share(mean, sd, 4e-4, 4e-4)
+        assert bad > good
+
+
+def test_claim_a_fixed_band_clips_short_answers_more():
+    shares = {
+        length: g.clipped_share(-2e-4, g.sd_log_s(0.02, length), *g.GSPO_BAND)
+        for length in (100, 10000)
+    }
+    assert round(shares[100][0], 2) == 0.38
+    assert round(shares[100][1], 2) == 0.48
+    assert shares[10000][0] < 0.0015
+    assert round(shares[10000][1], 2) == 0.31
+
+
+def test_claim_engine_log_probs():
+    good, bad = g.clipped_share(-1.5e-3, sqrt(3e-3 / 8000), *g.GSPO_BAND)
+    assert good < 0.002 and bad > 0.97
+    good, bad = g.clipped_share(-1.5e-3, sqrt(3e-3 / 8000), 4e-3, 4e-3)
+    assert good < 1e-4 and bad < 1e-4
+    # Gaussian with E[ratio] = 1: KL = sigma^2 / 2
+    assert isclose(-(0.02**2) / 2, log(1) - 0.02**2 / 2)
+
+
+# --- Mixture of experts -----------------------------------------------------
+
+
+def test_moe_against_a_loop():
+    generator = torch.Generator().manual_seed(5)
+    kind = {"generator": generator, **DOUBLE}
+    weights = {
+        "router": torch.randn(2, 4, 3, **kind),
+        "experts": torch.randn(2, 4, 3, 3, **kind),
+        "head": torch.randn(5, 3, **kind),
+    }
+    x = torch.randn(7, 3, **kind)
+    log_probs, used = g.moe(weights, x)
+    for n in range(7):
+        h = x[n]
+        for layer in range(2):
+            scores = weights["router"][layer] @ h
+            best = sorted(range(4), key=lambda e: -scores[e])[:2]
+            assert sorted(used[layer, n].tolist()) == sorted(best)
+            e = [exp(scores[b]) for b in best]
+            h = h + sum(
+                gate / sum(e) * torch.tanh(h @ weights["experts"][layer, b])
+                for gate, b in zip(e, best, strict=True)
+            )
+        expected = (weights["head"] @ h).log_softmax(0)
+        torch.testing.assert_close(log_probs[n], expected)
+    again, _ = g.moe(weights, x, used)
+    torch.testing.assert_close(again, log_probs)
+    other, kept = g.moe(weights, x, 3 - used)
+    assert torch.equal(kept, 3 - used)
+    assert not torch.allclose(other, log_probs)
+
+
+def test_claim_flips():
+    replayed, free, changed, share = g.flips()
+    assert round(share, 2) == 0.06  # of the expert choices
+    assert round(changed.double().mean().item(), 2) == 0.40  # of the tokens
+    r, f = g.moe_row(replayed), g.moe_row(free)
+    # tokens whose experts stayed are as calm as with replay
+    assert round(free[changed].std().item(), 3) == 0.040
+    assert round(free[~changed].std().item(), 3) == 0.007
+    assert 3.5 < f["sd w"] / r["sd w"] < 3.8
+    # noise of s falls as 1 / sqrt(T), its mean does not
+    assert isclose(f["sd s"], f["sd w"] / sqrt(1000), rel_tol=0.1)
+    assert 4.5 < f["mean"] / r["mean"] < 5.5
+    assert f["max s"] < 0.002 < 0.4 < f["max w"]
+    # two orders of magnitude and more between the clipped shares
+    gspo = (f["gspo+"] + f["gspo-"]) / 2
+    assert round(gspo, 2) == 0.35 and gspo > 1000 * f["grpo"]
+    # at clip 0.2 GSPO silences nothing
+    assert g.outside(free.mean(1).exp(), 0.2, 0.2) == (0, 0)
+
+
+def test_mean_log_s_is_minus_the_kl():
+    replayed, free, _, _ = g.flips()
+    for log_w in (replayed, free):
+        k3 = (log_w.exp() - 1 - log_w).mean()  # KL(old || new), unbiased
+        error = log_w.std() / log_w.numel() ** 0.5
+        assert abs(log_w.mean() + k3) < 3 * error
+        assert isclose(log_w.exp().mean(), 1, abs_tol=3 * error)
+
+
+# --- Not an importance weight -------------------------------------------------
+
+
+def test_pass_rates_by_enumeration():
+    old, new, length = 0.4, 0.55, 5
+    expected = dict.fromkeys(("old", "new", "product", "s", "mean w", "E s"), 0)
+    for flips in product((0, 1), repeat=length):
+        w = [new / old if f else (1 - new) / (1 - old) for f in flips]
+        p = prod(old if f else 1 - old for f in flips)
+        q = prod(new if f else 1 - new for f in flips)
+        s = prod(w) ** (1 / length)
+        expected["E s"] += p * s
+        if sum(flips) > length / 2:
+            expected["old"] += p
+            expected["new"] += q
+            expected["product"] += p * prod(w)
+            expected["s"] += p * s
+            expected["mean w"] += p * sum(w) / length
+    assert g.pass_rates(length, old, new) == pytest.approx(expected)
+
+
+def test_claim_s_reweights_almost_nothing():
+    e = g.pass_rates(1001, 0.5, 0.52)
+    assert isclose(e["product"], e["new"], rel_tol=1e-9)
+    assert round(e["new"], 2) == 0.90 and round(e["s"], 2) == 0.50
+    kl = -0.5 * (log(1.04) + log(0.96))
+    assert isclose(e["E s"], exp(-kl), abs_tol=2e-6)
+    assert e["E s"] < 1
+    one = g.pass_rates(1, 0.5, 0.52)
+    assert isclose(one["s"], one["new"]) and isclose(one["E s"], 1)
+
+
+def test_claim_weights_inside_the_band_are_nearly_one():
+    spread = (1 + 4e-4) / (1 - 3e-4) - 1
+    assert spread < 0.00071
+
+
+# --- Memory and precision -----------------------------------------------------
+
+
+def test_claim_memory():
+    answers, tokens = 8192, 8192
+    assert answers * tokens * 4 == 256 * 2**20  # a float32 log-prob tensor
+    assert answers * 4 == 32 * 2**10  # one s per response
+    routes = 48 * 8  # Qwen3-30B-A3B: layers x experts per token, one byte
+    assert routes == 384 and routes // 4 == 96
+    assert routes * tokens == 3 * 2**20
+    assert routes * tokens * answers == 24 * 2**30
+    # forward 2, forward and backward 6 FLOP a parameter and token
+    assert 2 / (2 + 6) == 0.25
+
+
+def test_claim_bf16_cannot_hold_the_band():
+    for x in (1 - 3e-4, 1 + 4e-4):
+        assert torch.tensor(x).bfloat16() == 1
+        assert torch.tensor(x, dtype=torch.float32) != 1
+    one = torch.tensor(1.0).bfloat16()
+    assert torch.tensor(1.0 + 2**-7).bfloat16() > one
+    assert torch.tensor(1.0 + 2**-9).bfloat16() == one
+    assert torch.finfo(torch.bfloat16).eps == 2**-7
+
+
+# --- Tables and figures as data -----------------------------------------------
+
+
+def test_tables():
+    assert g.table_weights().count("\n") == 5
+    assert "1.078" in g.table_weights()
+    assert "0.00063" in g.table_spread()
+    assert "15 %" in g.table_clipped()
+    assert "0.8973" in g.table_estimates()
+    assert "97 %" in g.table_engine()
+    assert "replayed" in g.table_moe()
+
+
+def test_figure_scale():
+    axes = g.figure_scale().axes[0]
+    product_line, s, correlated = axes.lines[:3]
+    x, y = s.get_data()
+    assert y[0] == pytest.approx(0.02 / sqrt(x[0]))
+    assert y[-1] == pytest.approx(0.02 / sqrt(x[-1]))
+    assert product_line.get_ydata()[-1] == pytest.approx(0.02 * sqrt(1e5))
+    assert correlated.get_ydata()[-1] == pytest.approx(0.002, rel=0.01)
+    assert "nats" in axes.get_ylabel() and "tokens" in axes.get_xlabel()
+
+
+def test_figure_moe():
+    tokens, responses = g.figure_moe().axes
+    assert "nats" in tokens.get_xlabel() and "nats" in responses.get_xlabel()
+    replayed, free, _, _ = g.flips()
+    for axes, data, bound in (
+        (tokens, (replayed, free), 0.45),
+        (responses, (replayed.mean(1), free.mean(1)), 0.0026),
+    ):
+        for values in data:
+            inside = (values.abs() < bound).double().mean()
+            assert inside == 1  # nothing outside the plotted bins

@@ -1,0 +1,148 @@
+"""On-policy or off-policy: ages, leaks, drift, and the page's claims."""
+
+import numpy as np
+import pytest
+
+from snippets.policy import on_policy_or_off_policy as code
+
+
+@pytest.mark.parametrize(
+    ("sizes", "want"),
+    [
+        ((4, 1), [0, 1, 2, 3]),
+        ((5, 2), [0, 1, 2]),
+        ((4, 2, 3), [0, 1, 2, 3, 4, 5]),
+        ((4, 1, 1, 1), [4, 5, 6, 7]),
+        ((8, 8, 1, 2), [2]),
+    ],
+)
+def test_ages(sizes, want):
+    assert code.ages(*sizes) == want
+
+
+def test_ages_against_a_log_of_the_training():
+    # a trainer that notes its step count when a batch is sampled
+    step, lag, queue, seen = 0, 1, [0], []
+    for _ in range(4):
+        queue.append(step)  # sampled while an earlier batch is trained on
+        sampled = queue.pop(0)
+        for _ in range(3):
+            seen.append(step - sampled)
+            step += 1
+    assert seen[6:9] == code.ages(3, 1, lag=lag) == [3, 4, 5]
+
+
+def sampled_gradient(pi, mu, reward, weight):
+    """The same expectation, token by token in plain Python."""
+    out = np.zeros_like(pi)
+    for s in range(len(pi)):
+        base = sum(mu[s, a] * reward[s, a] for a in range(pi.shape[1]))
+        for a in range(pi.shape[1]):
+            for k in range(pi.shape[1]):
+                score = (a == k) - pi[s, k]
+                out[s, k] += mu[s, a] * weight[s, a] * (reward[s, a] - base) * score
+    return out
+
+
+def small():
+    rng = np.random.default_rng(5)
+    pi, mu = (code.softmax(rng.standard_normal((3, 4))) for _ in range(2))
+    return pi, mu, rng.random((3, 4)), rng.random((3, 4))
+
+
+def test_gradient_is_the_expectation():
+    pi, mu, reward, weight = small()
+    want = sampled_gradient(pi, mu, reward, weight)
+    assert code.gradient(pi, mu, reward, weight) == pytest.approx(want)
+
+
+def test_on_policy_it_is_the_gradient_of_the_reward():
+    logits = np.random.default_rng(6).standard_normal((2, 5))
+    reward = np.random.default_rng(7).random((2, 5))
+    pi = code.softmax(logits)
+    got = code.gradient(pi, pi, reward, 1.0)
+    for s, k in np.ndindex(2, 5):
+        ahead, behind = logits.copy(), logits.copy()
+        ahead[s, k] += 1e-6
+        behind[s, k] -= 1e-6
+        values = ((code.softmax(x) * reward).sum() for x in (ahead, behind))
+        up, down = values
+        assert got[s, k] == pytest.approx((up - down) / 2e-6, abs=1e-9)
+
+
+def test_the_ratio_repairs_one_token_exactly():
+    pi, mu, reward, _ = small()
+    got = code.gradient(pi, mu, reward, pi / mu)
+    assert got == pytest.approx(code.gradient(pi, pi, reward, 1.0))
+
+
+def test_nucleus_keeps_the_fewest_that_reach_the_mass():
+    p = np.array([[0.1, 0.5, 0.15, 0.25]])
+    assert code.nucleus(p, 0.7) == pytest.approx(np.array([[0, 2 / 3, 0, 1 / 3]]))
+    assert code.nucleus(p, 0.5) == pytest.approx(np.array([[0, 1, 0, 0]]))
+    assert code.nucleus(p, 1.0) == pytest.approx(p)
+
+
+def test_claim_what_each_instrument_sees():
+    found = code.instruments()
+    blind = [n for n, (seen, *_) in found.items() if seen < 1e-12]
+    assert len(blind) == len(found) - 1 and "fourth mini-batch" not in blind
+    unseen = {n for n, (_, known, *_) in found.items() if known < 1e-12}
+    assert unseen == {
+        "nothing",
+        "temperature 0.6, raw log-probs",
+        "half the late tokens discarded",
+    }
+    stuck = {n for n, (*_, plain, mended) in found.items() if mended > 1e-9}
+    assert stuck == {
+        "temperature 0.6, raw log-probs",
+        "top-p 0.9, renormalised",
+        "half the late tokens discarded",
+    }
+    assert found["nothing"][2] == 0
+
+
+def test_leaks_are_what_their_names_say():
+    logits, _ = code.world()
+    pi = code.softmax(logits)
+    cool = code.leaks()["temperature 0.6, scaled log-probs"][3]
+    assert cool == pytest.approx(
+        pi ** (1 / 0.6) / (pi ** (1 / 0.6)).sum(1, keepdims=True)
+    )
+    selected = code.leaks()["half the late tokens discarded"][3]
+    assert selected[:, 0] / selected[:, -1] == pytest.approx(2 * pi[:, 0] / pi[:, -1])
+    engine = code.leaks()["engine noise, sd 0.1"][3]
+    gap = np.log(engine / pi)
+    gap -= gap.mean(1, keepdims=True)
+    assert gap.std() == pytest.approx(0.1, rel=0.15)
+
+
+def test_claim_updates_of_the_recipes():
+    rows = code.table_recipes().splitlines()[2:]
+    updates = [int(r.split("|")[2]) for r in rows]
+    assert updates == [1, 4, 4, 16, 16, 320, 4]
+    assert "| 25 % | 1.5 | 3 |" in rows[1] and "| 0 % | 5.5 | 7 |" in rows[6]
+    assert 512 * 16 == 8192  # DAPO: prompts and responses a prompt
+
+
+def test_claim_drift_without_and_with_the_clip():
+    plain, clipped = code.drift(15, None), code.drift(15, 0.2)
+    assert plain[0] == clipped[0] == 0
+    assert plain[1] == clipped[1] > 0
+    assert np.all(np.diff(plain) > 0)
+    assert plain[15] == pytest.approx(1.33, abs=0.005)
+    assert clipped[15] == pytest.approx(0.030, abs=0.0005)
+
+
+def test_claim_clip_is_idle_at_the_first_update_for_any_range():
+    assert code.drift(1, 1e-9)[1] == code.drift(1, None)[1]
+
+
+def test_figures_show_the_data():
+    (axes,) = code.figure_ages().axes
+    off, four, one = (list(line.get_ydata()) for line in axes.lines)
+    assert off == [4, 5, 6, 7] * 4 and four == [0, 1, 2, 3] * 4 and one == [0] * 16
+    (axes,) = code.figure_drift().axes
+    plain, clipped = (line.get_ydata() for line in axes.lines)
+    assert plain == pytest.approx(code.drift(15, None))
+    assert clipped == pytest.approx(code.drift(15, 0.2))
