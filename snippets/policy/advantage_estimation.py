@@ -549,10 +549,3 @@ def table_degenerate() -> str:
     heads = ["group", "no std", "$n-1$, $\\epsilon$ 1e-6"]
     heads += ["$n$, $\\epsilon$ 1e-6", "$n-1$, $\\epsilon$ 1e-4"]
     return markdown_table(heads, rows)
-
-
-def rounding_advantage(eps: float) -> float:
-    """|A| of seven equal float32 rewards of 0.9, whose mean is not 0.9."""
-    rewards = np.full(7, 0.9, np.float32)
-    a = group_advantages(rewards, eps=np.float32(eps))
-    return float(np.abs(a).max())

@@ -169,7 +169,7 @@ def moe(
 
 def update_routers(
     generator: torch.Generator, responses: int = 64, length: int = 1000
-) -> tuple[Tensor, Tensor, Tensor, float]:
+) -> tuple[Tensor, Tensor, Tensor, float, tuple[float, float]]:
     """Token log-ratios across one weight update, routing replayed or free.
 
     Four layers, 8 experts, width 8, 16 symbols; every token gets an
@@ -184,8 +184,9 @@ def update_routers(
     Returns:
         log w with the old routes replayed (B, T), log w with the new
         router's choice (B, T), which tokens changed an expert in some
-        layer (B, T), and the share of (token, layer, expert) choices that
-        changed.
+        layer (B, T), the share of (token, layer, expert) choices that
+        changed, and KL(old || new) per token, replayed and free, summed
+        over the vocabulary.
     """
     kind = {"generator": generator, "dtype": torch.float64}
     d = 8
@@ -213,11 +214,15 @@ def update_routers(
         (free - before).gather(1, tokens).view(shape),
         ~kept.all(-1).all(0).view(shape),
         1 - kept.double().mean().item(),
+        tuple(
+            (before.exp() * (before - after)).sum(1).mean().item()
+            for after in (replayed, free)
+        ),
     )
 
 
 @cache
-def flips() -> tuple[Tensor, Tensor, Tensor, float]:
+def flips() -> tuple[Tensor, Tensor, Tensor, float, tuple[float, float]]:
     """`update_routers` from seed 0, computed once."""
     return update_routers(torch.Generator().manual_seed(0))
 
@@ -374,23 +379,26 @@ def outside(ratio: Tensor, low: float, high: float) -> tuple[float, float]:
 
 def table_moe() -> str:
     """The small MoE over one update: routing replayed and free."""
-    replayed, free, _, _ = flips()
+    replayed, free, _, _, (low, high) = flips()
     rows = []
-    for name, log_w in (("replayed", replayed), ("free", free)):
+    for name, log_w, kl in (
+        ("replayed", replayed, low),
+        ("free", free, high),
+    ):
         r = moe_row(log_w)
         rows.append(
             (
                 name,
                 f"{r['sd w']:.3f}",
                 f"{r['max w']:.2f}",
-                power(-r["mean"]).replace("$-", "$−"),
+                power(kl),
                 power(r["sd s"]),
                 percent(r["grpo"]),
                 percent(r["gspo+"]),
                 percent(r["gspo-"]),
             )
         )
-    heads = ["routing", "sd $\\log w_t$", "largest", "$-$mean $\\log s$"]
+    heads = ["routing", "sd $\\log w_t$", "largest", "KL"]
     heads += ["sd $\\log s$", "GRPO clips", "GSPO, $A>0$", "$A<0$"]
     return markdown_table(heads, rows, "lrrrrrrr")
 
@@ -471,7 +479,7 @@ def figure_scale() -> Figure:
 def figure_moe() -> Figure:
     """Log-ratios of tokens and of responses, routing replayed or free."""
     figure, (tokens, responses) = new_figure(4.8, rows=2)
-    replayed, free, _, _ = flips()
+    replayed, free, *_ = flips()
     series = ((replayed, "C0", "replayed"), (free, "C1", "free routing"))
     bins = [k / 66 - 0.45 for k in range(61)]
     for log_w, color, _ in series:

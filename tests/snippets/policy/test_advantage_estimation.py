@@ -126,6 +126,8 @@ def test_group_advantages_by_the_definition(ddof, std):
     for i in (0, 1):
         expected = [(x - statistics.mean(r[i])) / (std(r[i]) + 0.25) for x in r[i]]
         np.testing.assert_allclose(got[i], expected)
+    default = group_advantages(r)  # sample deviation, 1e-6
+    np.testing.assert_array_equal(default, group_advantages(r, ddof=1, eps=1e-6))
     plain = group_advantages(r, divide=False, ddof=ddof)
     np.testing.assert_allclose(plain[1], [0.75, -0.25, -0.25, -0.25])
 
@@ -280,7 +282,7 @@ def weight_by_enumeration(p, group, advantages):
 
 
 @pytest.mark.parametrize(
-    "f", [leave_one_out, centred, exact_std, others_only, over_mean]
+    "f", [leave_one_out, centred, exact_std, others_only, over_mean, np.copy]
 )
 @pytest.mark.parametrize("p, group", [(0.1, 2), (0.3, 5), (0.9, 4)])
 def test_prompt_weight_by_enumeration(f, p, group):
@@ -363,16 +365,24 @@ def test_others_only_is_the_formula_for_one_group():
     np.testing.assert_allclose(others_only(np.array([1.0, 0.0])), [1, -1])
 
 
-def test_claim_nemo_rl_variance_by_subtraction_can_blow_up_in_float32():
-    """E[x^2] - E[x]^2 of 0.9, 0.9, 0.9, whose variance is 0."""
+@pytest.mark.parametrize("others, expected", [(3, -2123), (7, -0.9)])
+def test_claim_nemo_rl_variance_by_subtraction_in_float32(others, expected):
+    """E[x^2] - E[x]^2 of equal 0.9s, whose variance is 0; own reward 0."""
     f = np.float32
-    others, own, n = np.full(3, 0.9, f), f(0.0), f(3)
-    mean = others.sum(dtype=f) / n
-    square = (others**2).sum(dtype=f) / n
-    std = np.sqrt((square - mean * mean) * (n / (n - f(1))))
-    assert std.dtype == f and std > 0
-    assert (own - mean) / (std + f(1e-6)) == pytest.approx(-2123, abs=1)
-    assert others_only(np.array([0.0, 0.9, 0.9, 0.9]))[0] == pytest.approx(-0.9)
+    x, n = np.full(others, 0.9, f), f(others)
+    mean = x.sum(dtype=f) / n
+    square = (x**2).sum(dtype=f) / n
+    variance = (square - mean * mean) * (n / (n - f(1)))
+    std = np.sqrt(variance) if variance > 0 else f(0)  # NaN becomes 0
+    a = (f(0) - mean) / (std + f(1e-6)) if std > 0 else f(0) - mean
+    assert a.dtype == f and a == pytest.approx(expected, rel=1e-3)
+    meant = others_only(np.r_[0.0, np.full(others, 0.9)])[0]
+    assert meant == pytest.approx(-0.9)
+
+
+def test_claim_nemo_rl_one_right_of_eight():
+    got = others_only(np.r_[1.0, np.zeros(7)])
+    np.testing.assert_allclose(got, [1.0] + [-0.378] * 7, atol=5e-4)
 
 
 def test_claim_baseline_given_a_mixed_group():
@@ -390,11 +400,19 @@ def test_table_of_weights():
     table = {row[0]: [float(x) for x in row[1:]] for row in rows(page.table_weights())}
     assert table["RLOO"] == [1.0] * 7
     assert table["no std"] == pytest.approx([0.875] * 7, abs=0.0051)
-    for name, group in (("GRPO, $G=2$", 2), ("GRPO, $G=8$", 8)):
+    shown = [(f"GRPO, $G={g}$", g, exact_std) for g in (2, 3, 8)]
+    shown.append(("NeMo RL's default", 8, others_only))
+    for name, group, f in shown:
         for p, cell in zip(page.RATES, table[name], strict=True):
-            assert cell == pytest.approx(
-                weight_by_enumeration(p, group, exact_std), abs=0.0051
-            )
+            expected = weight_by_enumeration(p, group, f)
+            assert cell == pytest.approx(expected, abs=0.0051)
+    for p, cell in zip(page.RATES, table["GRPO, $G=64$"], strict=True):
+        mixed = sum(
+            math.comb(64, k) * p**k * (1 - p) ** (64 - k) * math.sqrt(k * (64 - k)) / 64
+            for k in range(65)
+        )
+        expected = math.sqrt(63 / 64) * mixed / (p * (1 - p))
+        assert cell == pytest.approx(expected, abs=0.0051)
     for p, cell in zip(page.RATES, table["$1/\\sqrt{p(1-p)}$"], strict=True):
         assert cell == pytest.approx((p - p * p) ** -0.5, abs=0.0051)
     maxrl = [(1 - (1 - p) ** 7) / p for p in page.RATES]
@@ -464,6 +482,13 @@ def test_table_of_the_batch():
         assert numbers(cell) == pytest.approx(both, abs=0.0051)
     assert numbers(shown["GRPO"][0]) == pytest.approx([2.475, -0.354], abs=0.0051)
     assert numbers(shown["GRPO"][1]) == pytest.approx([0.935, -0.935], abs=0.0051)
+    centre = [1 - 1 / 8] + [-1 / 8] * 7 + [0.5] * 4 + [-0.5] * 4
+    scale = statistics.stdev(centre)
+    for cell, ends in zip(
+        shown["REINFORCE++ w/ Baseline"], ((0.875, -0.125), (0.5, -0.5)), strict=True
+    ):
+        assert numbers(cell) == pytest.approx([x / scale for x in ends], abs=6e-4)
+    assert numbers(shown["Dr. GRPO"][0]) == [0.875, -0.125]
     keys = "group mean, std of the batch's rewards", "Dr. GRPO"
     scaled, plain = (shown[k] for k in keys)
     for a, b in zip(scaled, plain, strict=True):
@@ -480,14 +505,28 @@ def test_claim_equal_rewards_give_zero_or_nan():
         assert np.isnan(group_advantages(np.ones(8), eps=0)).all()
 
 
-def test_claim_float32_rounding_of_equal_rewards():
-    got = [page.rounding_advantage(eps) for eps in (1e-4, 1e-6, 1e-9)]
-    assert got == pytest.approx([0.0006, 0.056, 0.912], rel=0.01)
-    rewards = np.full(7, 0.9, np.float32)
-    a = group_advantages(rewards, eps=np.float32(1e-9))
-    assert (a < -0.9).all()  # all seven in the same direction
-    assert not group_advantages(np.full(7, 1.0, np.float32), eps=1e-9).any()
-    assert not group_advantages(np.full(8, 0.5, np.float32), eps=1e-9).any()
+@pytest.mark.parametrize("group", [7, 8])
+def test_claim_float32_rounding_of_equal_rewards(group):
+    """What the frameworks' lines give for right answers that all earn 0.9."""
+    import torch
+
+    rewards = torch.full((3, group), 0.9)  # three prompts, one row each
+    centre = rewards - rewards.mean(-1, keepdim=True)
+    std = rewards.std(-1, keepdim=True)
+    assert not std.any() and (centre < 0).all()  # one sign for all
+    for eps, expected in ((1e-4, -0.0006), (1e-6, -0.06), (1e-9, -59.6)):
+        a = centre / (std + eps)
+        torch.testing.assert_close(a, torch.full_like(a, expected), rtol=0.01, atol=0)
+    assert (a.clamp(-10, 10) == -10).all()
+    # TRL's two-pass deviation, and verl's of a vector: not 0, as small
+    two_pass = (centre**2).mean(-1, keepdim=True) * group / (group - 1)
+    trl = centre / (two_pass.sqrt() + 1e-4)
+    verl = (rewards[0] - rewards[0].mean()) / (rewards[0].std() + 1e-6)
+    assert trl[0, 0].item() == pytest.approx(-0.0006, rel=0.01)
+    assert verl[0].item() == pytest.approx(-0.056, rel=0.01)
+    for exact in (0.0, 1.0):
+        r = torch.full((3, group), exact)
+        assert not (r - r.mean(-1, keepdim=True)).any()
 
 
 def test_claim_group_of_one():
@@ -513,7 +552,8 @@ def test_table_of_degenerate_groups():
             ends = [(x - mean) / (std(r) + eps) for x in (max(r), min(r))]
             assert numbers(cell) == pytest.approx(ends, abs=0.0051)
         ends = [max(r) - mean, min(r) - mean]
-        assert numbers(table[name][0]) == pytest.approx(ends, abs=0.0051)
+        digits = 5e-6 if 0 < ends[0] < 0.1 else 5e-4
+        assert numbers(table[name][0]) == pytest.approx(ends, abs=1.01 * digits)
 
 
 # --- Figures ----------------------------------------------------------------

@@ -370,16 +370,27 @@ def test_claim_lengths():
     for row, f in zip(rows, found.values(), strict=True):
         got = [float(c) for c in row.split("|")[2:-1]]
         assert got == pytest.approx([f[n] for n in WEIGHTS], abs=6e-4)
-    w = world(np.random.default_rng(3), length=2)
-    steps = path(w, 4)
-    w = page.mini_batch(w, 4)
-    a = advantages(w, steps[0])
-    truth = true_gradient(w, steps[4])
-    size = np.linalg.norm(truth)
-    for name, weigh in WEIGHTS.items():
-        off = slow_gradient(w, steps[0], steps[4], weigh, a) - truth
-        got = page.errors(w, log_policy(w, steps[0]), log_policy(w, steps[0]), steps[4])
-        assert got[name] == pytest.approx(np.linalg.norm(off) / size, abs=1e-9)
+    sums = dict.fromkeys(WEIGHTS, 0.0)
+    for seed in range(4):
+        w = world(np.random.default_rng(seed), length=2)
+        steps = path(w, 4)
+        w = page.mini_batch(w, 4)
+        a = advantages(w, steps[0])
+        truth = true_gradient(w, steps[4])
+        for name, weigh in WEIGHTS.items():
+            off = slow_gradient(w, steps[0], steps[4], weigh, a) - truth
+            sums[name] += np.linalg.norm(off) / np.linalg.norm(truth) / 4
+    for name, mean in sums.items():
+        assert found[2][name] == pytest.approx(mean, abs=1e-9)
+
+
+def test_engine_noise_has_the_size_given():
+    """The spread of log mu / log pi is that of the noise, centred."""
+    assert page.CASES[-1][1] == (0, 0, 0.1)
+    chi = [drift(0, 0, engine)["chi2"] ** 0.5 for engine in (0.05, 0.1)]
+    assert chi[1] / chi[0] == pytest.approx(2, rel=0.05)
+    # of three near-equal symbols the ratio keeps 2/3 of the noise's variance
+    assert 0.06 < chi[1] < 0.1 * (2 / 3) ** 0.5
 
 
 @pytest.mark.parametrize("length", [2, 3, 4])

@@ -1,0 +1,632 @@
+"""How do TRPO, DPPO and AReaL enforce a trust region on the RL objective?
+
+Page:      docs/policy/trust-regions.md
+Source:    Schulman et al. (2015), "Trust Region Policy Optimization",
+           https://arxiv.org/abs/1502.05477, Theorem 1;
+           Schulman et al. (2017), https://arxiv.org/abs/1707.06347, Eq. 7, 8;
+           Qi et al. (2026), "Rethinking the Trust Region in LLM
+           Reinforcement Learning" (DPPO), https://arxiv.org/abs/2602.04879,
+           Eq. 11 to 16;
+           Fu et al. (2025), "AReaL", https://arxiv.org/abs/2505.24298;
+           Hilton et al. (2021), https://arxiv.org/abs/2110.00641.
+Notation:  mu the policy that sampled, pi the one being trained, prox the
+           trainer's policy before this batch; r = pi / mu of a sampled
+           token; A its advantage; S states, V tokens, N samples a state,
+           D features. KL is KL(mu || pi) unless said otherwise; TV is half
+           the sum of |pi - mu|. Objectives are maximised.
+Units:     KL in nats; advantages in standard deviations of the batch.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from snippets.show import label, markdown_table, new_figure
+
+Array = NDArray[np.float64]
+
+
+# --- The test of one token -------------------------------------------------
+
+
+# --8<-- [start:divergence]
+def lumped(mu: Array, pi: Array, kept: list[int]) -> tuple[float, float]:
+    """TV and KL(mu || pi) when only `kept` tokens are told apart.
+
+    Args:
+        mu: Probabilities that sampled, shape (V,), positive.
+        pi: Probabilities of the trained policy, shape (V,), positive.
+        kept: Token ids; all the others become one outcome, "the rest".
+            [sampled] is DPPO's binary version, the sampled token and the
+            K likeliest its top-K, every token the exact divergence.
+
+    Returns:
+        TV in [0, 1] and KL in nats.
+    """
+    rest = np.setdiff1d(np.arange(len(mu)), kept)
+    p = np.append(mu[kept], mu[rest].sum())
+    q = np.append(pi[kept], pi[rest].sum())
+    p, q = p[p > 0], q[p > 0]  # no rest: its probability is 0
+    return float(abs(q - p).sum() / 2), float((p * np.log(p / q)).sum())
+
+
+# --8<-- [end:divergence]
+
+
+# --8<-- [start:gate]
+def gate(rule: str, bound: float, pi: Array, mu: Array, a: Array) -> Array:
+    """1 for a token that keeps its gradient r A grad log pi, else 0.
+
+    Silent: A > 0 and pi already above mu, or A < 0 and pi below mu, by
+    more than the bound allows. A token that moved the other way is kept.
+
+    Args:
+        rule: "ratio" (PPO's clip), "tv", "kl" (DPPO, binary) or "none".
+        bound: epsilon for "ratio", otherwise delta.
+        pi: Current probability of the sampled tokens, any shape.
+        mu: Their probability at the centre of the region, same shape.
+        a: Advantages, same shape.
+    """
+    if rule == "none":
+        return np.ones_like(pi)
+    if rule == "ratio":
+        moved = abs(pi / mu - 1)
+    elif rule == "tv":
+        moved = abs(pi - mu)
+    else:
+        moved = mu * np.log(mu / pi)
+        moved = moved + (1 - mu) * np.log((1 - mu) / (1 - pi))
+    outwards = a * (pi - mu) > 0
+    return 1.0 - (outwards & (moved > bound))
+
+
+# --8<-- [end:gate]
+
+
+def stop(rule: str, bound: float, mu: float, up: bool) -> float:
+    """Probability at which a token starting at `mu` goes silent.
+
+    Found by bisection on `gate`; 1 (or 0 downwards) if it never does.
+    """
+    a = np.array(1.0 if up else -1.0)
+    near, far = mu, (1 - 1e-13 if up else 1e-300)
+
+    def silent(p: float) -> bool:
+        return gate(rule, bound, np.array(p), np.array(mu), a) == 0
+
+    if not silent(far):
+        return float(up)
+    for _ in range(200):
+        middle = (near + far) / 2
+        near, far = (near, middle) if silent(middle) else (middle, far)
+    return far
+
+
+# --- One toy for all methods -----------------------------------------------
+
+
+class World(NamedTuple):
+    """S states, a linear softmax policy over V tokens, and their values."""
+
+    features: Array  # (S, D)
+    weights: Array  # (D, V), the policy that samples
+    values: Array  # (S, V), true expected reward of each token
+
+
+class Batch(NamedTuple):
+    """N sampled tokens of each state."""
+
+    tokens: NDArray[np.intp]  # (S, N)
+    advantages: Array  # (S, N), standardised
+    scale: float  # what they were divided by, in units of the reward
+
+
+def world(rng: np.random.Generator, s: int = 48, v: int = 12) -> World:
+    """Eight random features; their length makes states flat or certain."""
+    direction = rng.normal(size=(s, 8))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    length = np.exp(rng.uniform(np.log(0.5), np.log(8), size=(s, 1)))
+    skill = rng.normal(size=(8, v))
+    values = direction @ skill + rng.normal(size=(s, v))
+    weights = skill + rng.normal(size=(8, v))
+    return World(direction * length, weights, values)
+
+
+def policy(w: World, weights: Array) -> Array:
+    """Probabilities of all tokens in all states, shape (S, V)."""
+    z = w.features @ weights
+    p = np.exp(z - z.max(1, keepdims=True))
+    return p / p.sum(1, keepdims=True)
+
+
+def sampled(
+    w: World, rng: np.random.Generator, noise: float, n: int = 4
+) -> Batch:
+    """N tokens a state from `w.weights`; reward = value + noise."""
+    p = policy(w, w.weights)
+    tokens = np.array([rng.choice(len(row), n, p=row) for row in p])
+    rewards = of(w.values, tokens) + noise * rng.normal(size=tokens.shape)
+    a = rewards - (p * w.values).sum(1, keepdims=True)
+    return Batch(tokens, (a - a.mean()) / a.std(), float(a.std()))
+
+
+def of(table: Array, tokens: NDArray[np.intp]) -> Array:
+    """Entries of (S, V) at the sampled tokens, shape (S, N)."""
+    return table[np.arange(len(table))[:, None], tokens]
+
+
+def push(w: World, p: Array, batch: Batch, c: Array) -> Array:
+    """Mean over the batch of c A grad log pi, shape (D, V)."""
+    weight = c * batch.advantages / batch.tokens.size
+    row = np.arange(len(p))[:, None] * p.shape[1] + batch.tokens
+    total = np.bincount(row.ravel(), weight.ravel(), p.size)
+    logits = total.reshape(p.shape) - p * weight.sum(1, keepdims=True)
+    return w.features.T @ logits
+
+
+def mean_kl(old: Array, new: Array) -> float:
+    """Mean over states of KL(old || new), nats."""
+    return float((old * np.log(old / new)).sum(1).mean())
+
+
+# --8<-- [start:ascend]
+class Region(NamedTuple):
+    """What keeps `ascend` near its centre; the default is nothing."""
+
+    rule: str = "none"  # as in `gate`
+    bound: float = 0.0  # as in `gate`
+    beta: float = 0.0  # weight of the mean KL(centre || pi)
+    target_kl: float = np.inf  # stop once that KL exceeds 1.5 times this
+
+
+def ascend(
+    w: World,
+    batch: Batch,
+    region: Region,
+    start: Array,
+    centre: Array,
+    below: Array,
+    passes: int,
+    step: float = 0.15,
+) -> list[Array]:
+    """Full-batch gradient ascent on the same samples, again and again.
+
+    Args:
+        w: The world.
+        batch: Tokens and advantages.
+        region: Rule, bound, penalty and early stop.
+        start: Parameters before the first pass, shape (D, V).
+        centre: Parameters in the middle of the region, shape (D, V).
+        below: Parameters of the policy that divides pi in the weight:
+            the one that sampled, if the weight is to be right.
+        passes: Largest number of gradient steps.
+        step: Learning rate.
+
+    Returns:
+        Parameters after each step, the start first.
+    """
+    at, under = policy(w, centre), of(policy(w, below), batch.tokens)
+    mu, a = of(at, batch.tokens), batch.advantages
+    path = [start]
+    for _ in range(passes):
+        p = policy(w, path[-1])
+        if mean_kl(at, p) > 1.5 * region.target_kl:
+            break
+        pi = of(p, batch.tokens)
+        on = gate(region.rule, region.bound, pi, mu, a)
+        pull = w.features.T @ (p - at) / len(p)  # gradient of the mean KL
+        ascent = push(w, p, batch, on * pi / under) - region.beta * pull
+        path.append(path[-1] + step * ascent)
+    return path
+
+
+# --8<-- [end:ascend]
+
+
+# --8<-- [start:trpo]
+def fisher(w: World, p: Array, v: Array) -> Array:
+    """F v: F is the Hessian of the mean KL(old || pi) at pi = old."""
+    z = w.features @ v
+    z = p * (z - (p * z).sum(1, keepdims=True))
+    return w.features.T @ z / len(p)
+
+
+def solve(apply: Callable[[Array], Array], g: Array, rounds: int) -> Array:
+    """x with F x = g by conjugate gradients, F known only as v -> F v."""
+    x, r, d = np.zeros_like(g), g.copy(), g.copy()
+    for _ in range(rounds):
+        fd = apply(d)
+        alpha = (r * r).sum() / (d * fd).sum()
+        x, new = x + alpha * d, r - alpha * fd
+        r, d = new, new + (new * new).sum() / (r * r).sum() * d
+    return x
+
+
+def trpo(w: World, batch: Batch, delta: float, rounds: int = 10) -> Array:
+    """One TRPO update from `w.weights`: mean KL(old || new) <= delta."""
+    old = policy(w, w.weights)
+    mu = of(old, batch.tokens)
+    g = push(w, old, batch, np.ones_like(mu))
+    x = solve(lambda v: fisher(w, old, v), g, rounds)
+    full = x * np.sqrt(2 * delta / (x * fisher(w, old, x)).sum())
+    for j in range(10):  # backtracking line search
+        weights = w.weights + 0.8**j * full
+        new = policy(w, weights)
+        gain = (of(new, batch.tokens) / mu - 1) * batch.advantages
+        if mean_kl(old, new) <= delta and gain.mean() > 0:
+            return weights
+    return w.weights
+
+
+# --8<-- [end:trpo]
+
+
+def measure(
+    w: World, batch: Batch, weights: Array, centre: Array
+) -> dict[str, float]:
+    """What an update did, exact over states and tokens.
+
+    Args:
+        w: The world; `w.weights` sampled the batch.
+        batch: Tokens and advantages.
+        weights: Parameters after the update, shape (D, V).
+        centre: Parameters that ratios, KL and TV are taken from.
+
+    Returns:
+        "claimed": mean((r - 1) A) and "gain": true change of the expected
+        reward, both in units of the reward; "out": share of the sampled
+        tokens with a ratio outside [0.8, 1.2]; "ratio": the largest;
+        "kl", "kl_max", "tv", "tv_max": mean and largest over states.
+    """
+    old, new = policy(w, centre), policy(w, weights)
+    mu, pi = of(old, batch.tokens), of(new, batch.tokens)
+    first = of(policy(w, w.weights), batch.tokens)
+    kl = (old * np.log(old / new)).sum(1)
+    tv = abs(new - old).sum(1) / 2
+    claimed = ((pi - mu) / first * batch.advantages).mean()
+    return {
+        "claimed": float(claimed) * batch.scale,
+        "gain": float(((new - old) * w.values).sum(1).mean()),
+        "out": float((abs(pi / mu - 1) > 0.2).mean()),
+        "ratio": float((pi / mu).max()),
+        "kl": float(kl.mean()),
+        "kl_max": float(kl.max()),
+        "tv": float(tv.mean()),
+        "tv_max": float(tv.max()),
+    }
+
+
+PASSES = 60
+NOISE = 3.0
+METHODS = {
+    "no constraint": Region(),
+    "PPO clip, ε = 0.2": Region("ratio", 0.2),
+    "no clip, stop at KL 0.015": Region(target_kl=0.01),
+    "KL penalty, β = 3": Region(beta=3.0),
+    "DPPO-TV, δ = 0.15": Region("tv", 0.15),
+    "DPPO-TV, δ = 0.2": Region("tv", 0.2),
+    "DPPO-KL, δ = 0.05": Region("kl", 0.05),
+}
+TRPO = "TRPO, δ = 0.01"
+
+
+@cache
+def worlds() -> tuple[tuple[World, Batch], ...]:
+    """Eight worlds with a batch each, from one seeded generator."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(8):
+        w = world(rng)
+        found.append((w, sampled(w, rng, NOISE)))
+    return tuple(found)
+
+
+@cache
+def paths() -> dict[str, list[list[Array]]]:
+    """Parameters after 0 to 60 passes, for each method and world."""
+    found = {
+        name: [
+            ascend(w, batch, region, *3 * [w.weights], PASSES)
+            for w, batch in worlds()
+        ]
+        for name, region in METHODS.items()
+    }
+    steps = [[w.weights, trpo(w, batch, 0.01)] for w, batch in worlds()]
+    return found | {TRPO: steps}
+
+
+def averages(path_of: list[list[Array]], at: int) -> dict[str, float]:
+    """`measure` after `at` passes (or the last one), mean over worlds."""
+    rows = [
+        measure(w, batch, path[min(at, len(path) - 1)], w.weights)
+        for (w, batch), path in zip(worlds(), path_of, strict=True)
+    ]
+    return {key: float(np.mean([r[key] for r in rows])) for key in rows[0]}
+
+
+def table_bounds() -> str:
+    """What each method left unbounded, after 60 passes over one batch."""
+    rows = []
+    for name, path_of in paths().items():
+        m = averages(path_of, PASSES)
+        rows.append(
+            [
+                name,
+                f"{m['claimed']:.2f}",
+                f"{m['gain']:.3f}",
+                f"{100 * m['out']:.0f} %",
+                f"{m['ratio']:.1f}",
+                f"{m['kl']:.4f}",
+                f"{m['kl_max']:.2f}",
+                f"{m['tv_max']:.2f}",
+            ]
+        )
+    heads = [
+        "method",
+        "claimed gain",
+        "true gain",
+        "outside 0.8-1.2",
+        "largest $r$",
+        "mean KL",
+        "largest KL",
+        "largest TV",
+    ]
+    return markdown_table(heads, rows)
+
+
+RULES = [
+    ("PPO, ε = 0.2", "ratio", 0.2),
+    ("DPPO-TV, δ = 0.15", "tv", 0.15),
+    ("DPPO-TV, δ = 0.2", "tv", 0.2),
+    ("DPPO-KL, δ = 0.05", "kl", 0.05),
+    ("DPPO-KL, δ = 0.2", "kl", 0.2),
+]
+
+
+def table_stops() -> str:
+    """Where the gradient of a token goes silent, by starting probability."""
+    starts = 1e-4, 0.01, 0.1, 0.5, 0.9, 0.99
+    rows = []
+    for up in (True, False):
+        for name, rule, bound in RULES:
+            cells = []
+            for mu in starts:
+                end = stop(rule, bound, mu, up)
+                never = end in (0, 1) or end < 1e-99
+                cells.append("never" if never else f"{end:.2g}")
+                if 0.1 < end < 1 and not never:
+                    cells[-1] = f"{end:.3f}"
+            rows.append([name, "up" if up else "down", *cells])
+    heads = ["rule", "pushed", *(f"from {mu:g}" for mu in starts)]
+    return markdown_table(heads, rows)
+
+
+def table_silenced() -> str:
+    """Share of sampled tokens that each rule silences, by probability.
+
+    All rules judge the same policies: those that "no constraint" reached
+    after 20 passes in the eight worlds.
+    """
+    mu, pi, a = [], [], []
+    for (w, batch), path in zip(
+        worlds(), paths()["no constraint"], strict=True
+    ):
+        mu.append(of(policy(w, w.weights), batch.tokens).ravel())
+        pi.append(of(policy(w, path[20]), batch.tokens).ravel())
+        a.append(batch.advantages.ravel())
+    m, p, adv = (np.concatenate(x) for x in (mu, pi, a))
+    edges = (0, 0.05, 0.2, 0.5, 0.8, 1)
+    rows = []
+    for low, high in zip(edges[:-1], edges[1:], strict=True):
+        here = (m > low) & (m <= high)
+        cells = [
+            f"{100 * (1 - gate(rule, bound, p, m, adv)[here].mean()):.1f} %"
+            for _, rule, bound in RULES[:4]
+        ]
+        moved = abs(p - m)[here].mean()
+        rows.append([f"{low:g} to {high:g}", f"{moved:.3f}", *cells])
+    heads = ["$\\mu$ of the token", "mean $\\lvert\\pi-\\mu\\rvert$"]
+    return markdown_table(heads + [n for n, *_ in RULES[:4]], rows)
+
+
+# --- Stale samples ---------------------------------------------------------
+
+STALE_PASSES = 30
+
+
+def improved(w: World, steps: int = 12, size: float = 0.6) -> Array:
+    """Parameters after exact gradient steps on the true value, (D, V)."""
+    weights = w.weights
+    for _ in range(steps):
+        p = policy(w, weights)
+        a = w.values - (p * w.values).sum(1, keepdims=True)
+        weights = weights + size * w.features.T @ (p * a) / len(p)
+    return weights
+
+
+@cache
+def stale() -> dict[str, dict[str, float]]:
+    """The old batches, used by a policy that has moved on meanwhile."""
+    cases = {
+        "PPO, centre $\\mu$": (Region("ratio", 0.2), "mu", "mu"),
+        "PPO, centre $\\pi_{prox}$, no weight": (
+            Region("ratio", 0.2),
+            "prox",
+            "prox",
+        ),
+        "decoupled (AReaL), $\\pi_{prox}$, weighted": (
+            Region("ratio", 0.2),
+            "prox",
+            "mu",
+        ),
+        "DPPO-TV 0.15, centre $\\mu$": (Region("tv", 0.15), "mu", "mu"),
+        "DPPO-TV 0.15, centre $\\pi_{prox}$": (
+            Region("tv", 0.15),
+            "prox",
+            "prox",
+        ),
+    }
+    found = {}
+    for name, (region, centre, below) in cases.items():
+        rows = []
+        for w, batch in worlds():
+            at = {"mu": w.weights, "prox": improved(w)}
+            ends = at[centre], at[below]
+            end = ascend(w, batch, region, at["prox"], *ends, STALE_PASSES)
+            m = measure(w, batch, end[-1], at["prox"])
+            first = measure(w, batch, end[-1], w.weights)
+            pi, mid = (
+                of(policy(w, at[k]), batch.tokens) for k in ("prox", centre)
+            )
+            on = gate(region.rule, region.bound, pi, mid, batch.advantages)
+            row = {"silent": 1 - float(on.mean()), "gain": m["gain"]}
+            row |= {"kl": m["kl"], "ratio": m["ratio"], "mu": first["kl"]}
+            rows.append(row)
+        found[name] = {
+            key: float(np.mean([r[key] for r in rows])) for key in rows[0]
+        }
+    return found
+
+
+def table_stale() -> str:
+    """Thirty passes over stale samples, by centre of the region."""
+    rows = [
+        [
+            name,
+            f"{100 * m['silent']:.0f} %",
+            f"{m['gain']:.3f}",
+            f"{m['kl']:.4f}",
+            f"{m['mu']:.4f}",
+            f"{m['ratio']:.1f}",
+        ]
+        for name, m in stale().items()
+    ]
+    heads = [
+        "loss",
+        "silent at the start",
+        "true gain",
+        "KL($\\pi_{prox}$ ‖ $\\pi_\\theta$)",
+        "KL($\\mu$ ‖ $\\pi_\\theta$)",
+        "largest $\\pi_\\theta/\\pi_{prox}$",
+    ]
+    return markdown_table(heads, rows)
+
+
+# --- The bound -------------------------------------------------------------
+
+
+# --8<-- [start:bound]
+def bound(length: int, tv: float, epsilon: float = 1.0) -> float:
+    """Largest possible |true gain - surrogate gain|, gamma = 1.
+
+    Position t = 0, 1, … contributes at most 4 epsilon tv (t tv): the old
+    advantage, averaged over the new policy, is at most 2 epsilon tv, and
+    the two policies' prefixes of t tokens differ by at most 2 t tv in L1.
+
+    Args:
+        length: Number of tokens T.
+        tv: Largest TV between the policies after any prefix.
+        epsilon: Largest |advantage|.
+    """
+    return 2 * length * (length - 1) * epsilon * tv**2
+
+
+def chain(length: int, p: float, q: float) -> tuple[float, float]:
+    """An answer is right if all T tokens are; each is with p, then q.
+
+    Returns:
+        True change of the pass rate, q^T - p^T, and the surrogate's.
+    """
+    return q**length - p**length, length * (q - p) * p ** (length - 1)
+
+
+# --8<-- [end:bound]
+
+
+def table_horizon() -> str:
+    """TV = 0.001 at every token, pass rate 0.5 before: gain and bound."""
+    rows = []
+    for length in (10, 100, 1000, 10_000):
+        p = 0.5 ** (1 / length)
+        true, claimed = chain(length, p, p - 0.001)
+        allowed = (0.1 / bound(length, 1.0)) ** 0.5
+        rows.append(
+            [
+                f"{length:,}",
+                f"{true:.4f}".replace("-", "−"),
+                f"{claimed:.4f}".replace("-", "−"),
+                f"{abs(true - claimed):.3g}",
+                f"{bound(length, 0.001, p):.3g}",
+                f"{allowed:.1g}",
+            ]
+        )
+    heads = [
+        "tokens",
+        "true change",
+        "surrogate",
+        "error",
+        "bound on it",
+        "TV for bound 0.1",
+    ]
+    return markdown_table(heads, rows)
+
+
+# --- Figures ---------------------------------------------------------------
+
+
+def figure_room() -> Figure:
+    """How far a token may move before it goes silent, against mu."""
+    figure, panels = new_figure(5.4, rows=2)
+    mu = np.concatenate(
+        [np.logspace(-4, -1, 40), np.linspace(0.11, 0.999, 60)]
+    )
+    shown = [RULES[0], RULES[1], RULES[3]]
+    for axes, up in zip(panels, (True, False), strict=True):
+        for (_, rule, limit), color in zip(
+            shown, ("C0", "C1", "C2"), strict=True
+        ):
+            room = [abs(stop(rule, limit, m, up) - m) for m in mu]
+            axes.loglog(mu, room, color=color)
+        edge = 1 - mu if up else mu
+        axes.plot(mu, edge, color="0.5", alpha=0.6, linewidth=0.8)
+        axes.set(ylim=(1e-5, 2), ylabel=f"room {'up' if up else 'down'}")
+    top, bottom = panels
+    label(top, 3e-4, 0.15, "DPPO-TV, δ = 0.15", "C1", va="bottom")
+    label(
+        top, 3e-4, 0.05, "DPPO-KL, δ = 0.05", "C2", va="top", xytext=(3, -4)
+    )
+    label(top, 0.01, 0.002, "PPO, ε = 0.2", "C0", xytext=(6, -10))
+    top.set_title("A > 0: a rare token has far more room", loc="left")
+    label(bottom, 1e-3, 1e-3, "TV: all the way to 0", "C1", ha="right")
+    label(bottom, 0.01, 0.002, "PPO, ε = 0.2", "C0", xytext=(6, -10))
+    bottom.set_title("A < 0: and nearly all the way down", loc="left")
+    bottom.set_xlabel("probability μ when it was sampled")
+    return figure
+
+
+def figure_frontier() -> Figure:
+    """True gain against mean KL while the same batch is reused."""
+    figure, axes = new_figure(3.2)
+    for (name, text), color in zip(
+        (
+            ("no constraint", "none"),
+            ("PPO clip, ε = 0.2", "PPO"),
+            ("DPPO-TV, δ = 0.15", "DPPO-TV"),
+            ("KL penalty, β = 3", "KL penalty"),
+        ),
+        ("C1", "C0", "C2", "C4"),
+        strict=True,
+    ):
+        points = [averages(paths()[name], k) for k in range(0, 61, 5)]
+        x, y = [m["kl"] for m in points], [m["gain"] for m in points]
+        axes.plot(x, y, color=color)
+        label(axes, x[-1], y[-1], text, color)
+    one = averages(paths()[TRPO], 1)
+    axes.plot([one["kl"]], [one["gain"]], "o", color="C3")
+    label(axes, one["kl"], one["gain"], "TRPO", "C3", xytext=(5, -10))
+    axes.set(xlabel="mean KL(old ‖ new), nats", ylabel="true gain")
+    return figure
