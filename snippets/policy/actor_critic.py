@@ -397,21 +397,7 @@ def table_wrong() -> str:
 
 
 POLICY, Q_VALUES = np.array([0.6, 0.3, 0.1]), np.array([0.5, 0.7, 0.4])
-
-
-def table_pathwise() -> str:
-    """Gradient on three logits: score function, and through the critic."""
-    exact = POLICY * (Q_VALUES - POLICY @ Q_VALUES)
-    shown = [("score function, exact", exact)]
-    for bend in (0.0, 0.5, -0.5):
-        name = f"through the critic, c = {bend:g}".replace("-", "−")
-        shown.append((name, pathwise(POLICY, Q_VALUES, bend)))
-    rows = [
-        (name, *(f"{x:+.3f}".replace("-", "−") for x in values))
-        for name, values in shown
-    ]
-    heads = ["gradient on the logit of", "a", "b (best)", "c"]
-    return markdown_table(heads, rows)
+"""Three tokens for the gradient through the critic; the second is best."""
 
 
 # --- Figures --------------------------------------------------------------
@@ -461,23 +447,16 @@ def figure_argmax() -> Figure:
     """How often the best token is chosen, against the vocabulary."""
     figure, axes = new_figure(3.2)
     sizes = VOCABULARIES
-    for gap, color, offset in ((3.0, "C1", (-72, -44)), (5.0, "C2", (2, 6))):
+    for gap, color, at in ((3.0, "C1", 15), (5.0, "C2", 2)):
         y = [p_best(int(v), gap, "argmax") for v in sizes]
         axes.plot(sizes, y, color=color)
         name = f"argmax, gap {gap:g}"
-        label(axes, sizes[15], y[15], name, color, xytext=offset)
+        label(axes, sizes[at], y[at], name, color, xytext=(4, 5))
     many = sizes[sizes > 300]
     prior = [p_best(int(v), 3.0, "prior") for v in many]
     axes.plot(many, prior, color="C0")
-    label(
-        axes,
-        many[-1],
-        0.55,
-        "policy × exp(critic), gap 3",
-        "C0",
-        xytext=(0, 0),
-        ha="right",
-    )
+    name = "policy × exp(critic), gap 3"
+    label(axes, many[-1], prior[-1], name, "C0", xytext=(4, 5), ha="right")
     axes.set(xscale="log", ylim=(0, 1.12))
     axes.set_xlabel("tokens to choose from")
     axes.set_ylabel("P(best token)")

@@ -146,7 +146,7 @@ def others_only(rewards: Array) -> Array:
     for i in range(len(rewards)):
         others = np.delete(rewards, i)
         std = others.std(ddof=1) if len(others) > 1 else 0.0
-        out[i] /= std or 1.0
+        out[i] /= std if std > 1e-12 else 1.0
     return out
 
 

@@ -7,13 +7,11 @@ Source:    Yu et al. (2025), "DAPO: An Open-Source LLM Reinforcement Learning
            dapo/README.md and dapo/run_dapo_qwen2.5_32b.sh.
 Notation:  G answers to one prompt form a group; p is the prompt's pass
            rate; a group is kept if it holds right and wrong answers; f is
-           the share of groups that are kept; R a reward, A an advantage;
-           ratio = pi_new / pi_old of a sampled token.
+           the share of groups that are kept; R a reward, A an advantage.
 Units:     lengths in tokens, costs in generated answers, AIME scores in
-           per cent, entropy in nats; objectives are maximised.
+           per cent.
 """
 
-from functools import cache
 from math import log
 
 import numpy as np
@@ -142,108 +140,6 @@ def token_weights(lengths: Array, mean: str) -> Array:
 
 # --8<-- [end:weights]
 
-# --- Clip-Higher ----------------------------------------------------------
-
-
-def softmax(logits: Array) -> Array:
-    """Probabilities of (…, K) logits."""
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
-
-
-def clip_gradient(
-    p: Array, old: Array, pushes: Array, low: float, high: float
-) -> Array:
-    """Gradient of the clipped objective in the logits of a softmax.
-
-    Args:
-        p: Current probabilities, shape (B, K).
-        old: Probabilities that sampled, shape (B, K).
-        pushes: Summed positive and negative advantages of each token over
-            the number of samples, shape (2, B, K).
-        low: A token with A < 0 stops below 1 - low.
-        high: A token with A > 0 stops above 1 + high.
-
-    Returns:
-        Shape (B, K).
-    """
-    ratio = p / old
-    up, down = pushes
-    weight = ratio * (up * (ratio <= 1 + high) + down * (ratio >= 1 - low))
-    return weight - p * weight.sum(-1, keepdims=True)
-
-
-COMMON, RARE = 4, 16
-START = np.r_[np.full(COMMON, 0.2), np.full(RARE, 0.0125)]
-
-
-def train(
-    high: float,
-    rates: Array,
-    rng: np.random.Generator,
-    step: float = 1.0,
-    batches: int = 40,
-    runs: int = 64,
-) -> Array:
-    """One token out of 20, GRPO's advantage, 16 updates on each batch.
-
-    Args:
-        high: Upper clip; the lower is 0.2.
-        rates: Pass rate of each token, shape (20,).
-        rng: Source of samples and rewards.
-        step: Learning rate on the logits.
-        batches: Batches of 64 samples, each used for 16 updates.
-        runs: Independent trainings.
-
-    Returns:
-        Probabilities before each batch and after the last one, shape
-        (batches + 1, runs, 20).
-    """
-    logits = np.tile(np.log(START), (runs, 1))
-    row, path = np.arange(runs)[:, None], [softmax(logits)]
-    for _ in range(batches):
-        old = path[-1]
-        luck = rng.random((runs, 64, 1))
-        tokens = (luck > old.cumsum(1)[:, None, :-1]).sum(2)
-        rewards = 1.0 * (rng.random((runs, 64)) < rates[tokens])
-        a = group_advantages(rewards)
-        pushes = np.zeros((2, *old.shape))
-        np.add.at(pushes[0], (row, tokens), a.clip(min=0) / 64)
-        np.add.at(pushes[1], (row, tokens), a.clip(max=0) / 64)
-        for _ in range(16):
-            p = softmax(logits)
-            logits = logits + step * clip_gradient(p, old, pushes, 0.2, high)
-        path.append(softmax(logits))
-    return np.array(path)
-
-
-EQUAL = np.full(COMMON + RARE, 0.5)
-"""Pass rates that favour no token: every policy is equally good."""
-BETTER = np.r_[EQUAL[:-1], 0.9]
-"""The same with one rare token that is better than all others."""
-
-
-@cache
-def clip_runs() -> dict[tuple[float, str], Array]:
-    """`train` for three upper clips on both tasks, from the same seed."""
-    return {
-        (high, task): train(high, rates, np.random.default_rng(0))
-        for high in (0.2, 0.28, np.inf)
-        for task, rates in (("equal", EQUAL), ("better", BETTER))
-    }
-
-
-def entropy(p: Array) -> Array:
-    """Entropy in nats of (…, K) probabilities."""
-    return -(p * np.log(p)).sum(-1)
-
-
-def with_error(values: Array, digits: int) -> str:
-    """Mean and standard error of (B,) values."""
-    error = values.std(ddof=1) / len(values) ** 0.5
-    return f"{values.mean():.{digits}f} ± {error:.{digits}f}"
-
-
 # --- Published scores -----------------------------------------------------
 
 LADDER = [
@@ -370,26 +266,6 @@ def table_overlong() -> str:
     return markdown_table(heads, rows, "lrrl")
 
 
-def table_clip() -> str:
-    """Entropy and rare tokens with and without the higher clip."""
-    rows = []
-    for high in (0.2, 0.28, np.inf):
-        equal, better = (clip_runs()[high, t] for t in ("equal", "better"))
-        rows.append(
-            (
-                "none" if np.isinf(high) else f"{high:g}",
-                with_error(entropy(equal[40]), 2),
-                with_error(equal[40, :, COMMON:].sum(1), 2),
-                with_error(better[20, :, -1], 2),
-            )
-        )
-    mass = START[COMMON:].sum()
-    start = f"{entropy(START):.2f}", f"{mass:.2f}", f"{START[-1]:.2f}"
-    rows.insert(0, ("start", *start))
-    heads = ["$\\epsilon_{high}$", "entropy", "mass of rare tokens"]
-    return markdown_table(heads + ["the better rare token"], rows)
-
-
 # --- Figures --------------------------------------------------------------
 
 
@@ -444,7 +320,7 @@ def figure_overlong() -> Figure:
     length = np.linspace(14000, 20480, 400)
     for reward, color, name in ((1, "C0", "right"), (-1, "C1", "wrong")):
         axes.plot(length, reward + soft_overlong(length), color=color)
-        label(axes, 14100, reward, f"{name} answer", color)
+        label(axes, 14100, reward, f"{name} answer", color, xytext=(3, 6))
     axes.axvline(16384, color="grey", alpha=0.5, linewidth=1)
     axes.axvline(20480, color="grey", alpha=0.5, linewidth=1)
     axes.axhline(-1, color="grey", alpha=0.5, linewidth=1, linestyle=":")

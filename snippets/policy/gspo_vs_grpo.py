@@ -167,6 +167,11 @@ def moe(
 # --8<-- [end:moe]
 
 
+def kl(old: Tensor, new: Tensor) -> float:
+    """KL(old || new) in nats, mean over the N rows of log-probs (N, V)."""
+    return (old.exp() * (old - new)).sum(1).mean().item()
+
+
 def update_routers(
     generator: torch.Generator, responses: int = 64, length: int = 1000
 ) -> tuple[Tensor, Tensor, Tensor, float, tuple[float, float]]:
@@ -214,10 +219,7 @@ def update_routers(
         (free - before).gather(1, tokens).view(shape),
         ~kept.all(-1).all(0).view(shape),
         1 - kept.double().mean().item(),
-        tuple(
-            (before.exp() * (before - after)).sum(1).mean().item()
-            for after in (replayed, free)
-        ),
+        (kl(before, replayed), kl(before, free)),
     )
 
 
@@ -336,14 +338,14 @@ def table_clipped() -> str:
     """Share without gradient for Gaussian token noise, T = 1,000."""
     rows = []
     for sigma in (0.005, 0.01, 0.02, 0.05, 0.1):
-        kl = sigma**2 / 2
+        drift = sigma**2 / 2
         sd = sd_log_s(sigma, 1000)
-        good, bad = clipped_share(-kl, sd, *GSPO_BAND)
-        tokens = sum(clipped_share(-kl, sigma, *GRPO_BAND)) / 2
+        good, bad = clipped_share(-drift, sd, *GSPO_BAND)
+        tokens = sum(clipped_share(-drift, sigma, *GRPO_BAND)) / 2
         rows.append(
             (
                 f"{sigma:g}",
-                power(kl),
+                power(drift),
                 power(sd),
                 percent(good),
                 percent(bad),
@@ -381,7 +383,7 @@ def table_moe() -> str:
     """The small MoE over one update: routing replayed and free."""
     replayed, free, _, _, (low, high) = flips()
     rows = []
-    for name, log_w, kl in (
+    for name, log_w, drift in (
         ("replayed", replayed, low),
         ("free", free, high),
     ):
@@ -391,7 +393,7 @@ def table_moe() -> str:
                 name,
                 f"{r['sd w']:.3f}",
                 f"{r['max w']:.2f}",
-                power(kl),
+                power(drift),
                 power(r["sd s"]),
                 percent(r["grpo"]),
                 percent(r["gspo+"]),
@@ -406,9 +408,9 @@ def table_moe() -> str:
 def table_engine() -> str:
     """Silenced before any update: the engine's log-probs as denominator."""
     rows = []
-    for kl in (2e-4, 5e-4, 1.5e-3):
+    for drift in (2e-4, 5e-4, 1.5e-3):
         shares = [
-            clipped_share(-kl, sqrt(2 * kl / length), *band)
+            clipped_share(-drift, sqrt(2 * drift / length), *band)
             for length, band in (
                 (1000, GSPO_BAND),
                 (8000, GSPO_BAND),
@@ -416,7 +418,7 @@ def table_engine() -> str:
             )
         ]
         cells = [percent(x) for pair in shares for x in pair]
-        rows.append((power(kl), f"{exp(-kl):.4f}", *cells))
+        rows.append((power(drift), f"{exp(-drift):.4f}", *cells))
     heads = ["KL", "$s$", "1,000 tokens, $A>0$", "$A<0$"]
     heads += ["8,000, $A>0$", "$A<0$", "8,000, ε = 4e-3, $A>0$", "$A<0$"]
     return markdown_table(heads, rows, "rrrrrrrr")

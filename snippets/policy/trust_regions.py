@@ -87,23 +87,20 @@ def gate(rule: str, bound: float, pi: Array, mu: Array, a: Array) -> Array:
 # --8<-- [end:gate]
 
 
-def stop(rule: str, bound: float, mu: float, up: bool) -> float:
+def stop(rule: str, bound: float, mu: Array, up: bool) -> Array:
     """Probability at which a token starting at `mu` goes silent.
 
-    Found by bisection on `gate`; 1 (or 0 downwards) if it never does.
+    Found by bisection on `gate`, any shape; 1 upwards or 0 downwards if
+    it never does (or only below 1e-15).
     """
-    a = np.array(1.0 if up else -1.0)
-    near, far = mu, (1 - 1e-13 if up else 1e-300)
-
-    def silent(p: float) -> bool:
-        return gate(rule, bound, np.array(p), np.array(mu), a) == 0
-
-    if not silent(far):
-        return float(up)
-    for _ in range(200):
+    a = np.full_like(mu, 1.0 if up else -1.0)
+    near, far = mu, np.full_like(mu, 1 - 1e-13 if up else 1e-300)
+    silent = gate(rule, bound, far, mu, a) == 0
+    for _ in range(90):
         middle = (near + far) / 2
-        near, far = (near, middle) if silent(middle) else (middle, far)
-    return far
+        on = gate(rule, bound, middle, mu, a) == 1
+        near, far = np.where(on, middle, near), np.where(on, far, middle)
+    return np.where(silent & (far > 1e-15), far, float(up))
 
 
 # --- One toy for all methods -----------------------------------------------
@@ -236,7 +233,7 @@ def fisher(w: World, p: Array, v: Array) -> Array:
 
 
 def solve(apply: Callable[[Array], Array], g: Array, rounds: int) -> Array:
-    """x with F x = g by conjugate gradients, F known only as v -> F v."""
+    """Solve F x = g by conjugate gradients, F known only as v -> F v."""
     x, r, d = np.zeros_like(g), g.copy(), g.copy()
     for _ in range(rounds):
         fd = apply(d)
@@ -251,6 +248,8 @@ def trpo(w: World, batch: Batch, delta: float, rounds: int = 10) -> Array:
     old = policy(w, w.weights)
     mu = of(old, batch.tokens)
     g = push(w, old, batch, np.ones_like(mu))
+    if not g.any():  # all advantages 0
+        return w.weights
     x = solve(lambda v: fisher(w, old, v), g, rounds)
     full = x * np.sqrt(2 * delta / (x * fisher(w, old, x)).sum())
     for j in range(10):  # backtracking line search
@@ -389,17 +388,15 @@ RULES = [
 
 def table_stops() -> str:
     """Where the gradient of a token goes silent, by starting probability."""
-    starts = 1e-4, 0.01, 0.1, 0.5, 0.9, 0.99
+    starts = np.array([1e-4, 0.01, 0.1, 0.5, 0.9, 0.99])
     rows = []
     for up in (True, False):
         for name, rule, bound in RULES:
             cells = []
-            for mu in starts:
-                end = stop(rule, bound, mu, up)
-                never = end in (0, 1) or end < 1e-99
-                cells.append("never" if never else f"{end:.2g}")
-                if 0.1 < end < 1 and not never:
-                    cells[-1] = f"{end:.3f}"
+            for end in stop(rule, bound, starts, up):
+                text = f"{end:.3f}" if end > 0.1 else f"{end:.2g}"
+                text = "> 0.999" if text == "1.000" else text
+                cells.append("never" if end in (0, 1) else text)
             rows.append([name, "up" if up else "down", *cells])
     heads = ["rule", "pushed", *(f"from {mu:g}" for mu in starts)]
     return markdown_table(heads, rows)
@@ -452,6 +449,7 @@ def improved(w: World, steps: int = 12, size: float = 0.6) -> Array:
 def stale() -> dict[str, dict[str, float]]:
     """The old batches, used by a policy that has moved on meanwhile."""
     cases = {
+        "no clip, weight $\\pi_\\theta/\\mu$": (Region(), "mu", "mu"),
         "PPO, centre $\\mu$": (Region("ratio", 0.2), "mu", "mu"),
         "PPO, centre $\\pi_{prox}$, no weight": (
             Region("ratio", 0.2),
@@ -489,6 +487,8 @@ def stale() -> dict[str, dict[str, float]]:
         found[name] = {
             key: float(np.mean([r[key] for r in rows])) for key in rows[0]
         }
+        gains = np.array([r["gain"] for r in rows])
+        found[name]["error"] = float(gains.std(ddof=1) / len(gains) ** 0.5)
     return found
 
 
@@ -498,9 +498,9 @@ def table_stale() -> str:
         [
             name,
             f"{100 * m['silent']:.0f} %",
-            f"{m['gain']:.3f}",
+            f"{m['gain']:.3f} ± {m['error']:.3f}".replace("-", "−"),
             f"{m['kl']:.4f}",
-            f"{m['mu']:.4f}",
+            f"{m['mu']:.3f}",
             f"{m['ratio']:.1f}",
         ]
         for name, m in stale().items()
@@ -580,53 +580,49 @@ def table_horizon() -> str:
 
 def figure_room() -> Figure:
     """How far a token may move before it goes silent, against mu."""
-    figure, panels = new_figure(5.4, rows=2)
-    mu = np.concatenate(
-        [np.logspace(-4, -1, 40), np.linspace(0.11, 0.999, 60)]
-    )
-    shown = [RULES[0], RULES[1], RULES[3]]
+    figure, panels = new_figure(5.6, rows=2, sharex=True)
+    mu = np.append(np.logspace(-4, -1, 40), np.linspace(0.11, 0.999, 90))
+    shown = (RULES[0], "C0"), (RULES[1], "C1"), (RULES[3], "C2")
     for axes, up in zip(panels, (True, False), strict=True):
-        for (_, rule, limit), color in zip(
-            shown, ("C0", "C1", "C2"), strict=True
-        ):
-            room = [abs(stop(rule, limit, m, up) - m) for m in mu]
+        for (_, rule, limit), color in shown:
+            room = abs(stop(rule, limit, mu, up) - mu)
             axes.loglog(mu, room, color=color)
-        edge = 1 - mu if up else mu
-        axes.plot(mu, edge, color="0.5", alpha=0.6, linewidth=0.8)
-        axes.set(ylim=(1e-5, 2), ylabel=f"room {'up' if up else 'down'}")
+        axes.set(ylim=(1e-5, 2))
     top, bottom = panels
-    label(top, 3e-4, 0.15, "DPPO-TV, δ = 0.15", "C1", va="bottom")
-    label(
-        top, 3e-4, 0.05, "DPPO-KL, δ = 0.05", "C2", va="top", xytext=(3, -4)
-    )
-    label(top, 0.01, 0.002, "PPO, ε = 0.2", "C0", xytext=(6, -10))
-    top.set_title("A > 0: a rare token has far more room", loc="left")
-    label(bottom, 1e-3, 1e-3, "TV: all the way to 0", "C1", ha="right")
-    label(bottom, 0.01, 0.002, "PPO, ε = 0.2", "C0", xytext=(6, -10))
-    bottom.set_title("A < 0: and nearly all the way down", loc="left")
-    bottom.set_xlabel("probability μ when it was sampled")
+    label(top, 3e-4, 0.19, "DPPO-TV, δ = 0.15", "C1")
+    label(top, 3e-4, 0.04, "DPPO-KL, δ = 0.05", "C2", va="top")
+    for axes in panels:
+        label(axes, 4e-3, 8e-4, "PPO, ε = 0.2", "C0", xytext=(8, -10))
+    top.set(ylabel="largest rise")
+    top.set_title("Good token: rare ones may rise far more", loc="left")
+    label(bottom, 2e-3, 2e-3, "DPPO: nearly or all", "C1", ha="right",
+          xytext=(-4, 12))  # fmt: skip
+    label(bottom, 2e-3, 2e-3, "the way to 0", "C1", ha="right",
+          xytext=(-4, 0))  # fmt: skip
+    bottom.set(ylabel="largest fall", xlabel="probability μ when sampled")
+    bottom.set_title("Bad token: rare ones may fall to 0", loc="left")
     return figure
 
 
 def figure_frontier() -> Figure:
     """True gain against mean KL while the same batch is reused."""
     figure, axes = new_figure(3.2)
-    for (name, text), color in zip(
-        (
-            ("no constraint", "none"),
-            ("PPO clip, ε = 0.2", "PPO"),
-            ("DPPO-TV, δ = 0.15", "DPPO-TV"),
-            ("KL penalty, β = 3", "KL penalty"),
-        ),
-        ("C1", "C0", "C2", "C4"),
-        strict=True,
-    ):
-        points = [averages(paths()[name], k) for k in range(0, 61, 5)]
+    lines = (
+        ("no constraint", "no constraint", "C1", (-2, -14), "right"),
+        ("DPPO-TV, δ = 0.15", "DPPO-TV", "C2", (4, 4), "right"),
+        ("PPO clip, ε = 0.2", "PPO", "C0", (-3, 3), "right"),
+        ("KL penalty, β = 3", "KL penalty", "C4", (6, -16), "left"),
+    )
+    for name, text, color, shift, side in lines:
+        points = [averages(paths()[name], k) for k in range(0, 61, 4)]
         x, y = [m["kl"] for m in points], [m["gain"] for m in points]
         axes.plot(x, y, color=color)
-        label(axes, x[-1], y[-1], text, color)
+        axes.plot(x[-1:], y[-1:], "o", color=color)
+        label(axes, x[-1], y[-1], text, color, xytext=shift, ha=side)
     one = averages(paths()[TRPO], 1)
-    axes.plot([one["kl"]], [one["gain"]], "o", color="C3")
-    label(axes, one["kl"], one["gain"], "TRPO", "C3", xytext=(5, -10))
+    axes.plot([one["kl"]], [one["gain"]], "D", color="C3")
+    label(axes, one["kl"], one["gain"], "TRPO, one step", "C3",
+          xytext=(8, -4))  # fmt: skip
     axes.set(xlabel="mean KL(old ‖ new), nats", ylabel="true gain")
+    axes.set_title("Nearly one curve, different stops", loc="left")
     return figure

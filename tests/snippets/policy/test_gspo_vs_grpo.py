@@ -301,6 +301,14 @@ def test_claim_flips():
     assert g.outside(free.mean(1).exp(), 0.2, 0.2) == (0, 0)
 
 
+def test_kl_direction():
+    old, new = torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]], **DOUBLE).log()
+    expected = 0.9 * log(0.9 / 0.5) + 0.1 * log(0.1 / 0.5)
+    assert isclose(g.kl(old, new), expected)
+    reverse = 0.5 * log(0.5 / 0.9) + 0.5 * log(0.5 / 0.1)
+    assert isclose(g.kl(new, old), reverse) and reverse > expected + 0.1
+
+
 def test_mean_log_s_is_minus_the_kl():
     replayed, free, _, _, exact = g.flips()
     for log_w, kl in zip((replayed, free), exact, strict=True):
@@ -344,8 +352,11 @@ def test_claim_s_reweights_almost_nothing():
 
 
 def test_claim_weights_inside_the_band_are_nearly_one():
-    spread = (1 + 4e-4) / (1 - 3e-4) - 1
-    assert spread < 0.00071
+    log_w = torch.tensor([0.02, -0.0192, 0.0], **DOUBLE)  # s = 1.00027
+    for a in (1.0, -1.0):
+        kept = g.token_weights(log_w, a, "sequence", *g.GSPO_BAND)
+        assert 0 < (kept - 1).abs().max() < 4e-4
+        assert torch.equal(kept, kept[:1].expand(3))
 
 
 # --- Memory and precision -----------------------------------------------------
