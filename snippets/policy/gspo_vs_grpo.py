@@ -157,9 +157,9 @@ def moe(
         score = x @ router.T
         pick = score.topk(2).indices if routes is None else routes[layer]
         gate = score.gather(1, pick).softmax(1)
-        each = torch.einsum("nd,edf->nef", x, experts).tanh()
+        each = torch.einsum("nd,edf->nef", x, experts)
         index = pick[..., None].expand(-1, -1, x.shape[1])
-        x = x + (gate[..., None] * each.gather(1, index)).sum(1)
+        x = x + (gate[..., None] * each.gather(1, index).tanh()).sum(1)
         used.append(pick)
     return (x @ weights["head"].T).log_softmax(1), torch.stack(used)
 

@@ -236,7 +236,16 @@ def test_table_of_masks_shows_three_equal_rows_at_lambda_1():
     assert [r[0] for r in rows] == ["0.95"] * 3 + ["1"] * 3
     assert rows[3] == rows[4] == rows[5]
     assert rows[3][1:] == ["0.500", "0.400", "0.600", "0.200"]
-    assert len({tuple(r) for r in rows[:3]}) == 3
+    zero = [-0.6 + 0.95 * 0.95 * (0.4 + 0.95 * 0.59), 0.59, 0.2]
+    step = [0.8 - 0.4 + 0.95 * 0.228525, 1 + 0.3 - 0.8 - 0.95**2 * 0.3]
+    assert float(rows[1][2]) == pytest.approx(zero[0], abs=6e-4)
+    assert [float(c) for c in rows[1][3:]] == zero[1:]
+    got = [float(c) for c in rows[2][3:]]
+    assert got == pytest.approx([step[0], 0.229], abs=1e-3)
+    assert step[1] == pytest.approx(0.229, abs=1e-3)
+    names = [line.split("|")[1].strip() for line in page.table_masks().splitlines()]
+    right = ["skipped", "values zeroed, still steps", "every position a step"]
+    assert names[2:] == right * 2
 
 
 def test_claim_an_unmasked_padding_value_leaks_into_the_last_token():
@@ -321,7 +330,50 @@ def test_claim_a_constant_error_is_no_baseline_where_stopping_is_free(lam):
         assert long == pytest.approx(0.98, abs=0.002)
 
 
+@pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
+def test_claim_one_token_gets_reward_minus_value_at_every_lambda(lam):
+    one = np.array([[True]])
+    got = gae(np.array([[0.7]]), np.array([[0.2]]), one, 0.9, lam)
+    assert got[0][0, 0] == pytest.approx(0.5)
+    assert got[1][0, 0] == pytest.approx(0.7)
+
+
+def test_claim_later_errors_weigh_at_most_1():
+    for gamma, lam in itertools.product((0.9, 1.0), (0.0, 0.5, 0.95, 1.0)):
+        weights = (1 - lam) * gamma * (gamma * lam) ** np.arange(5000)
+        assert weights.sum() <= 1 + 1e-12
+        few = (1 - lam) * gamma * (gamma * lam) ** np.arange(3)
+        assert few.sum() < 1 or lam == 0.0
+
+
+def test_claim_a_critic_that_knows_the_returns_leaves_no_advantage():
+    rewards, _, mask, _ = batch()
+    returns = rewards[:, ::-1].cumsum(1)[:, ::-1]
+    for lam in (0.0, 0.95, 1.0):
+        got = gae(rewards, returns, mask, 1.0, lam)[0]
+        np.testing.assert_allclose(got, 0.0, atol=1e-12)
+
+
+def test_claim_equal_rewards_leave_the_critics_error_and_whitening_scales_it():
+    rng = np.random.default_rng(8)
+    rewards, mask = np.zeros((4, 30)), np.ones((4, 30), dtype=bool)
+    rewards[:, -1] = 1.0
+    values = 1.0 + 0.001 * rng.normal(size=(4, 30))
+    got = gae(rewards, values, mask, 1.0, 1.0)[0]
+    np.testing.assert_allclose(got, 1.0 - values)
+    assert whiten(got, mask).std(ddof=1) == pytest.approx(1.0, abs=0.01)
+
+
+def test_claim_relative_position_lambda_keeps_the_share_q():
+    q, length = 0.3, 200
+    rewards, values = np.zeros((1, length)), np.zeros((1, length))
+    rewards[0, -1], mask = 1.0, np.ones((1, length), dtype=bool)
+    got = gae(rewards, values, mask, 1.0, q ** (1 / (length - 1)))[0][0]
+    assert got[[0, -1]] == pytest.approx([q, 1.0])
+
+
 def test_claim_weights_of_a_distant_reward():
+    assert math.log(0.5) / math.log(0.95) == pytest.approx(13.5, abs=0.05)
     assert 0.95**100 == pytest.approx(0.006, abs=1e-4)
     assert 0.95**10 == pytest.approx(0.6, abs=2e-3)
     assert 0.95**1000 == pytest.approx(5e-23, rel=0.1)
@@ -353,7 +405,8 @@ def test_claim_length_adaptive_lambda():
     assert longest**1e6 == pytest.approx(math.exp(-20), rel=0.01)
     assert math.exp(-20) == pytest.approx(2.1e-9, rel=0.02)
     weights = [float(x) ** n for x, n in zip(got[2:], (99, 999, 7999), strict=True)]
-    assert max(weights) < 3e-9
+    assert max(weights) == pytest.approx(math.exp(-20), rel=0.05)
+    assert min(weights) == weights[0] < 3e-10  # the shortest response
 
 
 def test_decoupled_uses_two_lambdas():
@@ -368,10 +421,24 @@ def test_decoupled_uses_two_lambdas():
 
 
 def test_table_of_decay_is_lambda_to_the_distance():
-    rows = page.table_decay().splitlines()[2:]
-    assert "| 0.95 | 20 | 0.36 | 0.0059 | 5.3e-23 |" in rows[0]
-    assert "1.7e-09" in rows[6]
-    assert "| 0.9999 | 10,000 |" in rows[3]
+    head, _, *rows = page.table_decay().splitlines()
+    distances = (20, 100, 1000, 10000)
+    shown = [c.strip() for c in head.split("|")[3:-1]]
+    assert shown == ["20 before", "100 before", "1,000 before", "10,000 before"]
+    expected = {"0.95": 20, "0.99": 100, "0.999": 1000, "0.9999": 10000, "1": "∞"}
+    expected |= {f"VAPO, $l={n}$": n // 20 for n in (100, 1000, 10000)}
+    assert len(rows) == len(expected)
+    for line, (name, horizon) in zip(rows, expected.items(), strict=True):
+        first, second, *cells = (c.strip() for c in line.split("|")[1:-1])
+        assert first.split(":")[0] == name
+        assert second.replace(",", "") == str(horizon)
+        lam = 1.0 if horizon == "∞" else 1 - 1 / horizon
+        longest = 20 * horizon if "VAPO" in name else math.inf
+        for d, cell in zip(distances, cells, strict=True):
+            if d > longest:
+                assert cell == "–"
+            else:
+                assert float(cell) == pytest.approx(lam**d, rel=0.06)
 
 
 # --- Whitening ---------------------------------------------------------------
@@ -478,7 +545,9 @@ def test_claim_bias_is_zero_for_the_exact_critic_and_for_lambda_1():
 
 def test_claim_the_best_lambda_moves_to_1_with_the_batch():
     found = [best_lambda("half-trained", n) for n in (10, 100, 1000, 10000)]
-    assert found == pytest.approx([0.21, 0.94, 0.994, 0.9994], abs=0.01)
+    assert found == pytest.approx([0.21, 0.94, 0.994, 0.9994], abs=0.005)
+    short = [1 - x for x in found[2:]]  # the last digits of 0.994 and 0.9994
+    assert short == pytest.approx([0.006, 0.0006], rel=0.1)
     found = [best_lambda("noisy, sd 0.1", n) for n in (10, 100, 1000, 10000)]
     assert found == pytest.approx([0.80, 0.90, 0.96, 0.98], abs=0.006)
     assert best_lambda("exact", 10000) == 0.0
@@ -486,8 +555,48 @@ def test_claim_the_best_lambda_moves_to_1_with_the_batch():
     bias, spread = gradient_error(critics()["half-trained"], pair)
     equal = (spread[1] ** 2 - spread[0] ** 2) / bias[0] ** 2
     assert equal == pytest.approx(500, abs=10)
+    bias, spread = gradient_error(critics()["noisy, sd 0.1"], pair)
+    equal = (spread[1] ** 2 - spread[0] ** 2) / bias[0] ** 2
+    assert equal == pytest.approx(7400, abs=50)
     bias, spread = gradient_error(critics()["exact"], pair)
     assert (spread[1] / spread[0]) ** 2 == pytest.approx(7.3, abs=0.05)
+
+
+def test_claim_a_smaller_error_of_the_same_kind_lowers_the_best_lambda():
+    for n in (10, 100, 1000, 10000):
+        half, blind = best_lambda("half-trained", n), best_lambda("blind", n)
+        assert 0 < half < blind < 1
+    exact = critics()["exact"]
+    bias, spread = gradient_error((exact + critics()["noisy, sd 0.1"]) / 2, LAMBDAS)
+    for n in (10, 100, 1000, 10000):
+        quieter = LAMBDAS[(bias**2 + spread**2 / n).argmin()]
+        assert quieter < best_lambda("noisy, sd 0.1", n)
+
+
+def test_critics_are_what_their_names_say():
+    values, visits = chain()
+    found = critics()
+    np.testing.assert_array_equal(found["exact"], values)
+    assert found["blind"] == pytest.approx(values[0, START])
+    middle = (found["exact"] + found["blind"]) / 2
+    np.testing.assert_allclose(found["half-trained"], middle)
+    noise = (found["noisy, sd 0.1"] - values)[visits > 0]
+    assert noise.std() == pytest.approx(0.1, rel=0.05)
+    assert noise.mean() == pytest.approx(0.0, abs=0.005)
+
+
+def test_bias_of_the_blind_critic_is_its_closed_form():
+    values, _ = chain()
+    lam, top, total = 0.95, 0.0, 0.0
+    for t in range(TOKENS):
+        for up in range(t + 1):
+            at, p = START + 2 * up - t, math.comb(t, up) / 2**t
+            after = values[t + 1] if t + 1 < TOKENS else REWARD
+            gap = p * (after[at + 1] - after[at - 1]) ** 2
+            top += gap * (1 - lam ** (TOKENS - 1 - t)) ** 2
+            total += gap
+    bias, _ = gradient_error(critics()["blind"], np.array([lam]))
+    assert bias[0] == pytest.approx(math.sqrt(top / total))
 
 
 def test_reward_of_the_chain_is_a_strict_majority():
@@ -497,8 +606,12 @@ def test_reward_of_the_chain_is_a_strict_majority():
 
 
 def test_table_of_errors_shows_the_curves():
-    rows = page.table_errors().splitlines()[2:]
+    head, _, *rows = page.table_errors().splitlines()
     assert len(rows) == 4
+    shown = [c.strip() for c in head.split("|")[2:-1]]
+    assert shown == [
+        f"$\\lambda={x}$" for x in ("0", "0.5", "0.9", "0.95", "0.99", "1")
+    ]
     for line, critic in zip(rows, critics().values(), strict=True):
         bias, spread = gradient_error(critic, np.array([0.95]))
         assert f"{bias[0]:.2f} / {spread[0]:.1f}" in line.split("|")[5]
@@ -525,3 +638,14 @@ def test_figure_shows_bias_above_and_the_minima_below():
     assert error.get_xlabel() == "λ"
     labels = [t.get_text() for t in error.texts]
     assert labels == ["n = 10", "n = 100", "n = 1,000", "n = 10,000"]
+    ends = [line for line in error.lines if line.get_marker() != "o"]
+    for text, line in zip(error.texts, ends, strict=True):
+        end = line.get_xdata()[-1], line.get_ydata()[-1]
+        assert text.xy == pytest.approx(end)
+    for text, line in zip(bias.texts, (0, 1, 2, 3), strict=True):
+        name = ("blind", "half-trained", "noisy, sd 0.1", "exact")[line]
+        assert text.get_text() == name
+        y = curve(name)[0][:-1]
+        np.testing.assert_array_equal(bias.lines[line].get_ydata(), y)
+    for tick, text in zip(error.get_xticks(), error.get_xticklabels(), strict=True):
+        assert float(text.get_text()) == pytest.approx(1 - 10.0**-tick)

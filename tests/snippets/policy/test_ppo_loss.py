@@ -145,7 +145,8 @@ def test_claim_the_published_example():
     rows = [line.split("|") for line in code.table_example().splitlines()]
     policy, loss = rows[2], rows[-1]
     assert [c.strip() for c in policy[2:5]] == ["−1.2000", "0.4000", "−0.2000"]
-    assert [c.strip(" *") for c in loss[6:8]] == ["−0.3133", "−0.3273"]
+    got = [c.strip(" *") for c in loss[6:9]]
+    assert got == ["−0.3133", "−0.3273", "−0.3312"]
 
 
 def test_the_table_of_the_example_adds_up():
@@ -338,3 +339,5 @@ def test_figure_of_the_entropy_bonus():
         assert all(x < y for x, y in zip(curve, curve[1:], strict=False))
     assert all((a <= b) for a, b in zip(curves[0], curves[2], strict=True))
     assert axes.get_xscale() == "log"
+    assert axes.lines[3].get_xdata()[0] == 0.01
+    assert "0.01" in {text.get_text() for text in axes.texts}
