@@ -456,7 +456,7 @@ def figure_argmax() -> Figure:
     prior = [p_best(int(v), 3.0, "prior") for v in many]
     axes.plot(many, prior, color="C0")
     name = "policy × exp(critic), gap 3"
-    label(axes, many[-1], prior[-1], name, "C0", xytext=(4, 5), ha="right")
+    label(axes, many[0], prior[0], name, "C0", xytext=(-16, -15))
     axes.set(xscale="log", ylim=(0, 1.12))
     axes.set_xlabel("tokens to choose from")
     axes.set_ylabel("P(best token)")
