@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -21,6 +22,18 @@ PARTS = (
 OPTIONAL = "Where the setting changes the answer"
 UNANSWERED = "tests/contracts/unanswered.txt"
 TODO = re.compile(r"\bTODO\b")
+
+
+def _names(a: Answer) -> list[str]:
+    aliases = a.meta.aliases
+    names = [a.meta.title, *aliases.en, *aliases.zh, *aliases.vi]
+    return [name for name in names if not TODO.search(name)]
+
+
+def _typed(name: str) -> str:
+    """Letters and digits only, as the search compares names."""
+    folded = unicodedata.normalize("NFKC", name).lower()
+    return "".join(c for c in folded if c.isalnum())
 
 
 class Check:
@@ -71,6 +84,20 @@ class Check:
                 what = f'asked id "{both[0]}" is claimed by {shown} too'
                 yield self.at(a, line, what, "leave the id on one page")
         yield from self._wording(a, line)
+
+    def names(self, a: Answer) -> Iterator[Problem]:
+        """A name that one types into the search leads to one page."""
+        mine = {_typed(name): name for name in _names(a)}
+        for other in self.book.sound.values():
+            if other.slug == a.slug:
+                continue
+            for name in _names(other):
+                own = mine.get(_typed(name))
+                if own and (own != a.meta.title or name == other.meta.title):
+                    line = a.field_lines.get("aliases", 1)
+                    shown = other.path.relative_to(self.book.root)
+                    what = f'the name "{own}" is one of {shown} too'
+                    yield self.at(a, line, what, "leave it on the page it fits best")
 
     def _wording(self, a: Answer, line: int) -> Iterator[Problem]:
         wanted = self.book.wanted.get(a.slug)
@@ -327,7 +354,7 @@ def run(book: Book, today: date | None = None) -> list[Problem]:
         for one in ("links", "form", "embeds", "images", "unfinished"):
             problems += getattr(check, one)(a)
         if a.meta:
-            for one in ("asked", "builds_on", "sources", "dated"):
+            for one in ("asked", "names", "builds_on", "sources", "dated"):
                 problems += getattr(check, one)(a)
     problems += check.formulas(answers)
     problems += check.snippets()

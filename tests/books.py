@@ -47,7 +47,8 @@ def make(root: Path) -> Path:
     for slug in ("first-thing", "second-thing"):
         for path, text in new.files(load(root), slug, TODAY).items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace("TODO", "Text"), encoding="utf-8")
+            text = text.replace("[TODO", f"[{slug}").replace("TODO", "Text")
+            path.write_text(text, encoding="utf-8")
     edit(
         root / "docs/policy/second-thing.md",
         "## Where the setting",

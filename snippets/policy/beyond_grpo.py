@@ -305,7 +305,9 @@ def sample(generator: torch.Generator, drift: float = 0.4) -> Batch:
     tokens = torch.multinomial(
         old.exp().reshape(-1, v), 1, generator=generator
     ).reshape(rows, t)
-    rewards = torch.tensor([float(i < k) for k in rights for i in range(group)])
+    rewards = torch.tensor(
+        [float(i < k) for k in rights for i in range(group)]
+    )
     mask = torch.arange(t)[None] < lengths[:, None]
     return Batch(new, old, tokens, mask, rewards.double(), group)
 
@@ -370,7 +372,7 @@ def table_batch() -> str:
 
 
 def gate_value(name: str, ratio: float, old: float, a: float) -> float:
-    """c of one token by autograd; inf ratio levels are the token's own."""
+    """c of one token by autograd, the ratio being the token's own."""
     how = METHODS[name]
     before = torch.tensor(old, dtype=torch.float64).log()
     new = (before + torch.tensor(ratio).double().log()).requires_grad_()
@@ -414,43 +416,85 @@ def table_prompts() -> str:
 
 # --- Figures --------------------------------------------------------------
 
+SHOWN = (("GRPO", "C1", "s"), ("CISPO", "C2", "x"), ("SAPO", "C3", "."))
+"""Methods whose coefficient depends on r alone, drawn as dots."""
+
 
 def figure_weights() -> Figure:
-    """The batch's tokens under four gates, and its prompts' shares."""
+    """The batch: c of each token by sign of A; |weight| of each prompt."""
     b = batch()
-    figure, panels = new_figure(7.4, 3, 1)
+    figure, panels = new_figure(7.6, 3, 1)
     a = advantages(b.rewards, b.group, "none")[:, None]
     ratio = (b.new - b.old).gather(2, b.tokens[..., None])[..., 0].exp()
-    for axes, side, sign in zip(panels, (a > 0, a < 0), ">0 <0".split()):
+    for axes, side in ((panels[0], a > 0), (panels[1], a < 0)):
         here = b.mask & side
-        for k, name in enumerate(("GRPO", "CISPO", "SAPO", "DPPO")):
+        for name, color, marker in SHOWN + (("DPPO", "C0", "+"),):
             axes.scatter(
                 ratio[here].tolist(),
                 coefficients(name)[here].tolist(),
-                s=(22, 26, 8, 8)[k],
-                marker="sdo."[k],
-                facecolors="none" if k < 2 else f"C{k}",
-                edgecolors=f"C{k}",
+                s=16,
+                marker=marker,
+                color=color,
                 linewidths=0.8,
-                label=name,
             )
-        axes.set(xlabel="ratio r of a token", ylabel="coefficient c")
-        axes.set_title(f"Tokens with A {sign[0]} {sign[1]}", loc="left")
+        axes.set(xlabel="ratio r of a token", ylabel="c", ylim=(-0.15, 2.35))
+    panels[0].set_title("A > 0: above r = 1.2 the methods part")
+    panels[1].set_title("A < 0: so do they below r = 0.8")
+    label(panels[0], 1.95, 1.98, "CISPO, DPPO: r", "C2", ha="right")
+    label(panels[0], 1.8, 0.04, "GRPO: 0", "C1")
+    label(panels[0], 1.93, 1.3, "SAPO", "C3", xytext=(0, -16))
+    label(panels[0], 1.28, 0.04, "some DPPO: 0", "C0", xytext=(3, 10))
+    label(panels[1], 0.36, 0.04, "GRPO: 0", "C1", xytext=(0, 10))
+    label(panels[1], 0.36, 0.6, "CISPO, most DPPO", "C2")
+    label(panels[1], 1.7, 1.35, "SAPO", "C3", xytext=(3, -14))
+    axes = panels[2]
+    for name, color in (
+        ("MaxRL", "C4"),
+        ("GRPO", "C1"),
+        ("Dr. GRPO", "C5"),
+        ("GSPO", "C0"),
+    ):
+        axes.plot(range(3), shares(name)[:3], color=color, marker="o", ms=4)
+    axes.set_xticks(range(3), ["1 of 8 right", "4 of 8", "7 of 8"])
+    axes.set(ylabel="share of the batch", ylim=(0, 0.8), xlim=(-0.2, 2.5))
+    axes.set_title("Which prompt gets the weight")
+    for name, color, shift in (
+        ("MaxRL", "C4", -4),
+        ("GRPO", "C1", 0),
+        ("Dr. GRPO", "C5", -9),
+        ("GSPO", "C0", 0),
+    ):
+        kind = {"xytext": (6, shift)}
+        label(axes, 2, shares(name)[2], name, color, **kind)
     return figure
 
 
 def figure_prompts() -> Figure:
-    """Expected prompt weights at G = 16, against p, in two units."""
-    figure, panels = new_figure(5.2, 2, 1, sharex=True)
+    """Expected prompt weights at G = 16 against p, in two units."""
+    figure, panels = new_figure(5.4, 2, 1, sharex=True)
     ps = [k / 100 for k in range(1, 100)]
     for color, name, scale in (
-        ("C0", "Dr. GRPO", "none"),
-        ("C1", "GRPO, DAPO", "std"),
-        ("C2", "MaxRL", "mean"),
+        ("C5", "Dr. GRPO", "none"),
+        ("C1", "GRPO", "std"),
+        ("C4", "MaxRL", "mean"),
     ):
         w = [prompt_weight(p, 16, scale) for p in ps]
+        odds = [x * p * (1 - p) for x, p in zip(w, ps, strict=True)]
         panels[0].plot(ps, w, color=color)
-        panels[1].plot(
-            ps, [x * p * (1 - p) for x, p in zip(w, ps)], color=color
-        )
+        panels[1].plot(ps, odds, color=color)
+    panels[0].set(yscale="log", ylabel="w, times ∇p")
+    panels[0].set_yticks([1, 3, 10], ["1", "3", "10"])
+    panels[0].minorticks_off()
+    panels[0].set_title("Per ∇p: MaxRL falls, GRPO is a U")
+    label(panels[0], 0.1, 8, "MaxRL", "C4")
+    label(panels[0], 0.5, 1.9, "GRPO", "C1", xytext=(10, 8))
+    label(panels[0], 0.3, 0.94, "Dr. GRPO", "C5", xytext=(0, -12))
+    panels[0].set_ylim(0.7, 18)
+    panels[1].set(xlabel="pass rate p", ylabel="w p (1 − p)")
+    panels[1].set_title("Per ∇ log-odds: GRPO is a hill")
+    label(panels[1], 0.2, 0.83, "MaxRL", "C4")
+    label(panels[1], 0.8, 0.4, "GRPO", "C1")
+    label(
+        panels[1], 0.5, 0.23, "Dr. GRPO", "C5", ha="center", xytext=(0, -14)
+    )
     return figure

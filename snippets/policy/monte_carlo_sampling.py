@@ -10,8 +10,8 @@ Units: KL in nats; ESS as a share of n.
 """
 
 from functools import cache
-from itertools import product
-from math import comb, exp, log
+from itertools import combinations_with_replacement
+from math import comb, exp, factorial, log
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -37,7 +37,10 @@ def importance(w: Array, f: Array) -> Array:
 
 
 def self_normalised(w: Array, f: Array) -> Array:
-    """Weighted mean: biased of order 1/n; exact for constant f."""
+    """Weighted mean: biased of order 1/n; exact for constant f.
+
+    Not defined (0 / 0) if every weight of the sample is 0.
+    """
     return (w * f).sum(-1) / w.sum(-1)
 
 
@@ -47,7 +50,7 @@ def truncated(w: Array, f: Array, cap: float) -> Array:
 
 
 def masked(w: Array, f: Array, low: float, high: float) -> Array:
-    """Samples with a weight outside [low, high] count 0."""
+    """Samples with a weight outside [low, high] count 0, divisor still n."""
     return importance(np.where((w >= low) & (w <= high), w, 0.0), f)
 
 
@@ -61,25 +64,32 @@ def effective_share(w: Array) -> Array:
 Q = np.array([0.70, 0.25, 0.05])
 P = np.array([0.40, 0.35, 0.25])
 F = np.array([0.0, 0.5, 1.0])
-N = 8
+BASELINE = 0.5
 
 
 @cache
-def all_samples() -> tuple[Array, Array]:
-    """Every way to draw 8 of 3 answers: (6561, 8) indices, probabilities."""
-    drawn = np.array(list(product(range(3), repeat=N)))
-    return drawn, Q[drawn].prod(1)
+def all_samples(n: int) -> tuple[Array, Array]:
+    """Every sample of n answers up to order: (k, n) indices, probabilities."""
+    drawn = np.array(list(combinations_with_replacement(range(3), n)))
+    orders = [
+        factorial(n) // np.prod([factorial(c) for c in counts])
+        for counts in (np.bincount(row, minlength=3).tolist() for row in drawn)
+    ]
+    return drawn, Q[drawn].prod(1) * np.array(orders, dtype=float)
 
 
-def moments(estimate: Array, extra: Array | float = 0.0) -> tuple[float, ...]:
+def moments(
+    n: int, estimate: Array, extra: Array | float = 0.0
+) -> tuple[float, ...]:
     """Bias, standard deviation and root mean square error, exact.
 
     Args:
-        estimate: (6561,) estimate (its mean, if it draws again) for each
+        n: Samples from q.
+        estimate: (k,) estimate (its mean, if it draws again) for each
             possible set of samples.
         extra: Variance that drawing again adds, for each set.
     """
-    _, chance = all_samples()
+    _, chance = all_samples(n)
     mean = float(chance @ estimate)
     variance = float(chance @ (estimate**2 + extra)) - mean**2
     bias = mean - float(P @ F)
@@ -92,33 +102,36 @@ def resampled_variance(w: Array, f: Array) -> Array:
     return (self_normalised(w, f**2) - mean**2) / f.shape[-1]
 
 
-def comparison() -> dict[str, tuple[float, ...]]:
-    """Bias, sd and error of six estimators of E_p[F] from 8 samples of q."""
-    drawn, _ = all_samples()
+def comparison(n: int) -> dict[str, tuple[float, ...]]:
+    """Bias, sd and error of the estimators of E_p[F] from n samples of q."""
+    drawn, _ = all_samples(n)
     w, f = (P / Q)[drawn], F[drawn]
     normed = self_normalised(w, f)
-    return {
-        "no weight": moments(f.mean(1)),
-        "importance": moments(importance(w, f)),
-        "self-normalised": moments(normed),
-        "resampled": moments(normed, resampled_variance(w, f)),
-        "truncated at 2": moments(truncated(w, f, 2.0)),
-        "masked outside [0.5, 2]": moments(masked(w, f, 0.5, 2.0)),
+    found = {
+        "no weight": (f.mean(1),),
+        "importance": (importance(w, f),),
+        "importance, baseline 0.5": (importance(w, f - BASELINE) + BASELINE,),
+        "self-normalised": (normed,),
+        "resampled": (normed, resampled_variance(w, f)),
+        "truncated at 2": (truncated(w, f, 2.0),),
+        "masked outside [0.5, 2]": (masked(w, f, 0.5, 2.0),),
     }
+    return {name: moments(n, *x) for name, x in found.items()}
 
 
 def table_estimators() -> str:
-    """Bias and standard deviation of each estimator, exact."""
+    """Bias and sd of each estimator from 8 samples, error from 8 and 64."""
+    many = comparison(64)
     rows = [
         (
             name,
             f"{round(found[0], 6) + 0.0:.3f}".replace("-", "−"),
-            *(f"{x:.3f}" for x in found[1:]),
+            *(f"{x:.3f}" for x in (*found[1:], many[name][2])),
         )
-        for name, found in comparison().items()
+        for name, found in comparison(8).items()
     ]
-    heads = ["estimator", "bias", "standard deviation", "rms error"]
-    return markdown_table(heads, rows)
+    heads = ["estimator", "bias", "sd", "rms error", "rms, $n=64$"]
+    return markdown_table(heads, rows, "lrrrr")
 
 
 # --- Length ---------------------------------------------------------------

@@ -100,6 +100,14 @@ EDITS = [
         "    fix: leave the id on one page",
     ),
     (
+        "a name that two pages claim",
+        SECOND,
+        "  vi: [second-thing]",
+        "  vi: [first  Thing]",
+        f'{SECOND}:9: the name "first  Thing" is one of {FIRST} too\n'
+        "    fix: leave it on the page it fits best",
+    ),
+    (
         "an asked id left out",
         SECOND,
         "asked: [A2, B1]",

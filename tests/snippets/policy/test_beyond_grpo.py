@@ -1,0 +1,452 @@
+"""Nine objectives: closed forms by loops, enumeration, autograd, limits."""
+
+from dataclasses import replace
+from itertools import product
+from math import comb, cosh, exp, isclose, log, prod, sqrt
+
+import pytest
+import torch
+
+from snippets.policy import beyond_grpo as m
+from snippets.policy.beyond_grpo import METHODS, advantages, prompt_weight
+
+DOUBLE = {"dtype": torch.float64}
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Three prompts of 4 answers, one of them all right."""
+    g = torch.Generator().manual_seed(7)
+    b = m.sample(g, drift=0.8)
+    rows = torch.tensor([0, 1, 2, 3, 8, 9, 12, 13, 24, 25, 26, 27])
+    return m.Batch(
+        b.new[rows], b.old[rows], b.tokens[rows], b.mask[rows], b.rewards[rows], 4
+    )
+
+
+def mean(x):
+    return sum(x) / len(x)
+
+
+def expected_weights(b, name):
+    """Coefficient of every word by the papers' formulas, plain loops."""
+    out = torch.zeros_like(b.new)
+    rows, width = b.mask.shape
+    lengths = [int(b.mask[i].sum()) for i in range(rows)]
+    groups = [range(k, k + b.group) for k in range(0, rows, b.group)]
+    uneven = [g for g in groups if len({float(b.rewards[i]) for i in g}) > 1]
+    for g in groups:
+        rewards = [float(b.rewards[i]) for i in g]
+        mu = mean(rewards)
+        sd = sqrt(sum((r - mu) ** 2 for r in rewards) / (len(rewards) - 1))
+        for i in g:
+            dev = float(b.rewards[i]) - mu
+            if dev == 0:
+                continue
+            a = {"Dr. GRPO": dev, "DPPO": dev, "MaxRL": dev / mu}.get(name, dev / sd)
+            p_new = [
+                b.new[i, t, b.tokens[i, t]].exp().item() for t in range(lengths[i])
+            ]
+            p_old = [
+                b.old[i, t, b.tokens[i, t]].exp().item() for t in range(lengths[i])
+            ]
+            r = [x / y for x, y in zip(p_new, p_old, strict=True)]
+            entropy = [
+                -sum(x.exp().item() * x.item() for x in b.new[i, t])
+                for t in range(lengths[i])
+            ]
+            s = prod(r) ** (1 / len(r))
+            for t in range(lengths[i]):
+                if name in ("Dr. GRPO", "DPPO"):
+                    n = 1 / (width * rows)
+                elif name == "DAPO":
+                    n = 1 / sum(lengths[j] for j in g) / len(uneven)
+                elif name == "CISPO":
+                    n = 1 / sum(lengths[j] for j in g) / len(groups)
+                else:
+                    n = 1 / lengths[i] / rows
+                if name == "GSPO":
+                    gone = s > 1 + 4e-4 if a > 0 else s < 1 - 3e-4
+                    c = 0 if gone else s
+                elif name == "CISPO":
+                    c = min(r[t], 5.0)
+                elif name == "SAPO":
+                    tau = 1.0 if a > 0 else 1.05
+                    c = r[t] / cosh(tau / 2 * (r[t] - 1)) ** 2
+                elif name == "DPPO":
+                    step = p_new[t] - p_old[t]
+                    c = 0 if (step if a > 0 else -step) > 0.15 else r[t]
+                else:
+                    high = 0.28 if name == "DAPO" else 0.2
+                    gone = r[t] > 1 + high if a > 0 else r[t] < 0.8
+                    c = 0 if gone else r[t]
+                word = int(b.tokens[i, t])
+                if name == "SimKO" and entropy[t] > quantile(entropy, 0.8):
+                    ranked = sorted(
+                        range(b.new.shape[2]), key=lambda v: -b.new[i, t, v]
+                    )
+                    if a > 0:
+                        out[i, t, word] += 0.99 * c * a * n
+                        for v in ranked[:3]:
+                            out[i, t, v] += 0.01 / 3 * c * a * n
+                        continue
+                    if word == ranked[0]:
+                        c *= 1.1
+                out[i, t, word] += c * a * n
+    return out
+
+
+def quantile(values, q):
+    """Linear interpolation between order statistics."""
+    x = sorted(values)
+    at = q * (len(x) - 1)
+    low = int(at)
+    high = min(low + 1, len(x) - 1)
+    return x[low] + (at - low) * (x[high] - x[low])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_are_the_papers(small, name):
+    got = m.weights(small, METHODS[name])
+    torch.testing.assert_close(got, expected_weights(small, name))
+    assert got.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["GRPO", "Dr. GRPO", "DAPO", "GSPO", "SAPO", "MaxRL"])
+def test_weights_equal_finite_differences(small, name):
+    """For the methods whose objective is no stop-gradient surrogate."""
+    how = METHODS[name]
+    got = m.weights(small, how)
+    for i, t in product((0, 2, 4, 6), (0, 1, 2)):
+        word = small.tokens[i, t]
+        step = torch.zeros_like(small.new)
+        step[i, t, word] = 1e-6
+        up, down = (m.objective(small, small.new + x, how) for x in (step, -step))
+        slope = (up - down).item() / 2e-6
+        assert isclose(got[i, t, word], slope, rel_tol=1e-5, abs_tol=1e-9)
+
+
+def test_padding_has_no_weight(small):
+    noise = torch.where(small.mask[..., None], 0.0, 5.0)
+    other = replace(small, new=small.new - noise)
+    for name in METHODS:
+        w = m.weights(other, METHODS[name])
+        torch.testing.assert_close(w, m.weights(small, METHODS[name]))
+        assert not w[~small.mask].any()
+
+
+def test_unknown_switches(small):
+    with pytest.raises(ValueError, match="hard"):
+        m.objective(small, small.new, m.Method(gate="hard"))
+    with pytest.raises(KeyError):
+        advantages(small.rewards, 4, "max")
+
+
+# --- Advantages and prompts -----------------------------------------------
+
+
+def test_claim_one_right_of_sixteen():
+    r = torch.tensor([1.0] + [0.0] * 15)
+    for scale, right, wrong in (
+        ("std", 3.75, -0.25),
+        ("mean", 15, -1),
+        ("none", 15 / 16, -1 / 16),
+    ):
+        a = advantages(r, 16, scale)
+        assert a[0].item() == pytest.approx(right)
+        assert a[1:].tolist() == pytest.approx([wrong] * 15)
+
+
+def test_claim_equal_rewards_teach_nothing():
+    r = torch.tensor([1.0] * 4 + [0.0] * 4 + [0.9] * 4)
+    for scale in ("std", "mean", "none"):
+        assert advantages(r, 4, scale).abs().max() < 1e-6
+
+
+def enumerated(p, group, scale, all_wrong=False):
+    """All 2^G outcomes; the policy is a coin, score of heads is 1 / p."""
+    total = 0.0
+    for outcome in product((1.0, 0.0), repeat=group):
+        chance = prod(p if x else 1 - p for x in outcome)
+        mu = mean(outcome)
+        if mu == 0 and all_wrong:
+            a = [-1.0] * group  # the centring term kept, R / mean put to 0
+        elif mu in (0, 1):
+            continue
+        else:
+            size = {
+                "none": 1,
+                "mean": mu,
+                "std": sqrt(sum((x - mu) ** 2 for x in outcome) / (group - 1)),
+            }[scale]
+            a = [(x - mu) / size for x in outcome]
+        score = [1 / p if x else -1 / (1 - p) for x in outcome]
+        total += chance * mean([x * y for x, y in zip(a, score, strict=True)])
+    return total
+
+
+@pytest.mark.parametrize("scale", ["none", "std", "mean"])
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.8])
+def test_prompt_weight_is_the_enumeration(scale, p):
+    for group in (2, 5, 8):
+        assert prompt_weight(p, group, scale) == pytest.approx(
+            enumerated(p, group, scale)
+        )
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3, 0.9])
+def test_claim_maxrl_truncates_at_group_minus_one(p):
+    def series(order):
+        return sum((1 - p) ** (k - 1) for k in range(1, order + 1))
+
+    for group in (2, 3, 8, 16):
+        w = prompt_weight(p, group, "mean")
+        assert w == pytest.approx((1 - (1 - p) ** (group - 1)) / p)
+        assert w == pytest.approx(series(group - 1))
+    assert prompt_weight(p, 2, "mean") == pytest.approx(1.0)  # plain RL
+    kept = enumerated(p, 8, "mean", all_wrong=True)
+    assert kept == pytest.approx((1 - (1 - p) ** 8) / p)
+    assert kept == pytest.approx(series(8))
+
+
+def test_claim_log_p_is_a_mixture_of_pass_at_k():
+    """d log p / dp = sum of (1/k) d pass@k / dp."""
+    p, h = 0.3, 1e-6
+
+    def slope(k):
+        return ((1 - (1 - p - h) ** k) - (1 - (1 - p + h) ** k)) / (2 * h)
+
+    assert sum(slope(k) / k for k in range(1, 200)) == pytest.approx(1 / p, rel=1e-5)
+    partial = [-sum(0.7**k / k for k in range(1, n + 1)) for n in (1, 2, 400)]
+    assert partial == pytest.approx([-0.7, -0.945, log(0.3)])
+
+
+def test_claim_limits_of_the_prompt_weight():
+    for p in (0.02, 0.2, 0.4):
+        assert prompt_weight(p, 16, "none") == pytest.approx(15 / 16)
+        same = prompt_weight(1 - p, 16, "std")
+        assert prompt_weight(p, 16, "std") == pytest.approx(same)
+    for p in (0.2, 0.5, 0.7):  # large groups
+        w = prompt_weight(p, 400, "std")
+        assert w == pytest.approx(1 / sqrt(p * (1 - p)), rel=0.01)
+    assert prompt_weight(1e-6, 16, "std") == pytest.approx(3.75, rel=1e-3)
+    assert prompt_weight(1e-6, 16, "mean") == pytest.approx(15, rel=1e-3)
+
+
+def test_claim_dynamic_sampling_multiplies_every_prompt_alike():
+    """Per drawn group GRPO and DAPO push alike; kept groups: divided by f."""
+    for p in (0.1, 0.5):
+        kept = 1 - p**8 - (1 - p) ** 8
+        per_kept = sum(
+            comb(8, k) * p**k * (1 - p) ** (8 - k) / kept
+            * (k * a[0] / p - (8 - k) * a[-1] / (1 - p)) / 8
+            for k in range(1, 8)
+            for a in [advantages((torch.arange(8) < k).double(), 8, "std").tolist()]
+        )  # fmt: skip
+        assert per_kept * kept == pytest.approx(prompt_weight(p, 8, "std"))
+
+
+# --- One token --------------------------------------------------------------
+
+
+def c(name, r, old=0.01, a=1.0):
+    return m.gate_value(name, r, old, a)
+
+
+def test_claim_sapo_gate():
+    f = {0.5: 0.940, 0.8: 0.990, 1.2: 0.990, 1.5: 0.940, 2: 0.786, 3: 0.420, 5: 0.071}
+    for r, value in f.items():
+        assert c("SAPO", r) / r == pytest.approx(value, abs=5e-4)
+    assert c("SAPO", 1.0) == pytest.approx(1)
+    assert c("SAPO", 2.0, a=-1.0) / 2 == pytest.approx(0.768, abs=5e-4)
+    assert c("SAPO", 1.5) == pytest.approx(1.41, abs=0.005)
+    grid = [k / 100 for k in range(1, 600)]
+    best = max(grid, key=lambda r: c("SAPO", r))
+    assert best == pytest.approx(1.54, abs=0.01)
+    assert c("SAPO", best) == pytest.approx(1.43, abs=0.01)
+    assert all(c("SAPO", r) > 0 for r in grid)
+
+
+def test_claim_sapo_also_damps_the_repair():
+    assert c("GRPO", 8, a=-1.0) == pytest.approx(8)
+    assert c("SAPO", 8, a=-1.0) < 0.03
+    assert c("GRPO", 0.5) == pytest.approx(0.5)
+    assert c("SAPO", 0.5) == pytest.approx(0.47, abs=0.005)
+
+
+def test_claim_dppo_edges():
+    assert c("DPPO", 15.9) == pytest.approx(15.9) and c("DPPO", 16.1) == 0
+    assert c("DPPO", 1 / 0.9 - 1e-6, old=0.9) > 1  # cannot leave upwards
+    assert c("DPPO", 0.84, old=0.9, a=-1.0) > 0
+    assert c("DPPO", 0.83, old=0.9, a=-1.0) == 0
+    assert c("DPPO", 1e-3, old=0.1, a=-1.0) > 0  # falls by at most 0.1
+    assert c("DPPO", 0.1, old=0.9) == pytest.approx(0.1)  # repair is kept
+
+
+def test_claim_verl_dppo_truncation():
+    """clip_ratio_c 3.0 caps the weight that DPPO leaves uncapped."""
+    assert min(c("DPPO", 8), 3.0) == 3.0 and c("DPPO", 8) == pytest.approx(8)
+
+
+def test_claim_dppo_binary_tv_is_a_lower_bound():
+    old = torch.tensor([0.2, 0.5, 0.3], **DOUBLE)
+    new = torch.tensor([0.2, 0.1, 0.7], **DOUBLE)
+    assert (new - old).abs().sum() / 2 == pytest.approx(0.4)
+    assert (new - old).abs()[0] == 0  # the sampled word did not move
+
+
+def test_claim_on_policy_only_advantage_and_divisor_differ():
+    b = m.batch()
+    same = replace(b, new=b.old)
+    for name, how in METHODS.items():
+        w = m.weights(same, how).sum(2)
+        a = advantages(b.rewards, b.group, how.scale)[:, None]
+        gap = (w - a * m.divisors(b, how)).abs() / m.divisors(b, how).max()
+        limit = 0.1 * a.abs().max() + 1e-9 if name == "SimKO" else 1e-9
+        assert gap.max() < limit
+
+
+def test_claim_simko_moves_one_percent_and_keeps_the_sum():
+    g = torch.Generator().manual_seed(1)
+    b = m.sample(g)
+    plain = m.weights(b, METHODS["GRPO"])
+    simko = m.weights(b, METHODS["SimKO"])
+    right = b.rewards == 1
+    torch.testing.assert_close(simko[right].sum(2), plain[right].sum(2))
+    unsampled = simko.scatter(2, b.tokens[..., None], 0.0)
+    assert unsampled[right].abs().max() > 0
+    wrong = b.rewards == 0
+    assert not unsampled[wrong].any()
+    live = wrong[:, None] & (plain.sum(2) != 0)
+    factor = (simko.sum(2) / plain.sum(2))[live]
+    assert {round(x, 6) for x in factor.tolist()} == {1.0, 1.1}
+    moved = (plain != simko).any(2) & b.mask & right[:, None]
+    share = moved.sum() / (b.mask & right[:, None]).sum()
+    assert 0 < share < 0.25
+
+
+def test_claim_simko_value_equals_grpo_apart_from_the_boost():
+    b = m.batch()
+    spread = m.Method(spread=0.01)
+    value = m.objective(b, b.new, spread)
+    torch.testing.assert_close(value, m.objective(b, b.new, m.Method()))
+
+
+# --- The batch --------------------------------------------------------------
+
+
+def rows(table):
+    return {
+        line.split("|")[1].strip(): [x.strip() for x in line.split("|")[2:-1]]
+        for line in table.splitlines()[2:]
+    }
+
+
+def test_table_of_the_batch():
+    b = m.batch()
+    table = rows(m.table_batch())
+    assert list(table) == list(METHODS)
+    for name, cells in table.items():
+        w = expected_weights(b, name)
+        size = w.abs().sum((1, 2)).reshape(5, 8).sum(1)
+        assert size[3:].abs().max() < 1e-12
+        share = (100 * size[:3] / size.sum()).tolist()
+        assert [float(x[:-2]) for x in cells[:3]] == pytest.approx(share, abs=0.51)
+        own = w.gather(2, b.tokens[..., None])[..., 0]
+        mixed = torch.arange(40) < 24
+        for cell, side in ((cells[3], b.rewards == 1), (cells[4], b.rewards == 0)):
+            here = own[mixed & side][b.mask[mixed & side]]
+            gone = 100 * (here == 0).double().mean().item()
+            assert float(cell[:-2]) == pytest.approx(gone, abs=0.51)
+
+
+def test_claim_batch_is_far_off_policy():
+    b = m.batch()
+    log_r = (b.new - b.old).gather(2, b.tokens[..., None])[..., 0][b.mask]
+    assert log_r.mean().item() == pytest.approx(-0.035, abs=0.006)
+    assert log_r.exp().min() > 0.33 and log_r.exp().max() < 2.22
+    lengths = b.mask.sum(1)
+    assert lengths.min() == 3 and lengths.max() == 30
+
+
+def test_claim_gspo_silences_wrong_answers_more():
+    up, down = m.silent("GSPO")
+    assert up < 0.2 and down > 0.7
+
+
+def test_table_of_the_gates():
+    head, _, *lines = m.table_gates().splitlines()
+    names = [x.strip() for x in head.split("|")[5:-1]]
+    for line in lines:
+        sign, old, r, new, *cells = (x.strip() for x in line.split("|")[1:-1])
+        a, old, r = (1.0 if "+" in sign else -1.0), float(old), float(r)
+        assert float(new) == pytest.approx(old * r, rel=0.01)
+        for name, cell in zip(names, cells, strict=True):
+            if name == "SAPO":
+                want = r / cosh((0.5 if a > 0 else 0.525) * (r - 1)) ** 2
+            elif name == "CISPO":
+                want = min(r, 5)
+            elif name == "DPPO":
+                want = 0 if a * (old * r - old) > 0.15 else r
+            else:
+                want = 0 if (r > 1.2 if a > 0 else r < 0.8) else r
+            assert float(cell) == pytest.approx(want, abs=0.0051)
+
+
+def test_table_of_prompts():
+    for p, cells in rows(m.table_prompts()).items():
+        p = float(p)
+        none, std, mean_, ml = map(float, cells)
+        assert none == pytest.approx(15 / 16, abs=0.0051)
+        assert std == pytest.approx(prompt_weight(p, 16, "std"), abs=0.0051)
+        assert mean_ == pytest.approx((1 - (1 - p) ** 15) / p, abs=0.0051)
+        assert ml == pytest.approx(1 / p, abs=0.0051)
+
+
+# --- Figures ----------------------------------------------------------------
+
+
+def test_figure_of_the_batch():
+    up, down, share = m.figure_weights().axes
+    b = m.batch()
+    a = advantages(b.rewards, b.group, "none")[:, None]
+    ratio = (b.new - b.old).gather(2, b.tokens[..., None])[..., 0].exp()
+    for axes, here in ((up, b.mask & (a > 0)), (down, b.mask & (a < 0))):
+        assert "ratio" in axes.get_xlabel()
+        grpo = axes.collections[0].get_offsets()
+        assert len(grpo) == here.sum()
+        r = torch.tensor(grpo[:, 0].tolist(), **DOUBLE)
+        torch.testing.assert_close(r, ratio[here])
+        gone = r > 1.2 if axes is up else r < 0.8
+        want = torch.where(gone, 0.0, r)
+        torch.testing.assert_close(torch.tensor(grpo[:, 1].tolist(), **DOUBLE), want)
+        cispo = torch.tensor(axes.collections[1].get_offsets()[:, 1].tolist(), **DOUBLE)
+        torch.testing.assert_close(cispo, r)
+    for line, name in zip(
+        share.lines, ("MaxRL", "GRPO", "Dr. GRPO", "GSPO"), strict=True
+    ):
+        size = expected_weights(b, name).abs().sum((1, 2)).reshape(5, 8).sum(1)
+        want = (size / size.sum())[:3].tolist()
+        assert line.get_ydata().tolist() == pytest.approx(want)
+
+
+def test_figure_of_prompts():
+    top, bottom = m.figure_prompts().axes
+    assert "pass rate" in bottom.get_xlabel()
+    for k, scale in enumerate(("none", "std", "mean")):
+        for x, y, z in list(
+            zip(
+                top.lines[k].get_xdata(),
+                top.lines[k].get_ydata(),
+                bottom.lines[k].get_ydata(),
+                strict=True,
+            )
+        )[::14]:
+            w = prompt_weight(x, 16, scale)
+            assert y == pytest.approx(w) and z == pytest.approx(w * x * (1 - x))
+
+
+def test_same_seed_same_batch():
+    one, two = (m.sample(torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(one.new, two.new) and torch.equal(one.tokens, two.tokens)
+    assert exp(one.old[0, 0].logsumexp(0).item()) == pytest.approx(1)
