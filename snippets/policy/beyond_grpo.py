@@ -152,7 +152,8 @@ def gated(
     if gate == "cap":
         return ratio.clamp(1 - edge[0], 1 + edge[1]).detach() * a * new
     if gate == "soft":
-        tau = torch.where(a > 0, edge[1], edge[0])
+        up = (a > 0).to(a.dtype)
+        tau = edge[1] * up + edge[0] * (1 - up)
         return 4 / tau * torch.sigmoid(tau * (ratio - 1)) * a
     if gate == "tv":
         moved = (new.exp() - old.exp()).detach()
@@ -272,14 +273,17 @@ def prompt_weight(p: float, group: int, scale: str) -> float:
     Returns:
         w in E[(1/G) sum_i A_i grad log pi(y_i)] = w grad p.
     """
-    total = 0.0
-    for right in range(1, group):
-        rewards = (torch.arange(group) < right).double()
-        a = advantages(rewards, group, scale)
-        push = right * a[0] / p - (group - right) * a[-1] / (1 - p)
-        chance = comb(group, right) * p**right * (1 - p) ** (group - right)
-        total += chance * float(push) / group
-    return total
+    right = torch.arange(1, group)
+    rewards = (torch.arange(group) < right[:, None]).double()
+    a = advantages(rewards.flatten(), group, scale).reshape(-1, group)
+    push = right * a[:, 0] / p - (group - right) * a[:, -1] / (1 - p)
+    chance = torch.tensor(
+        [
+            comb(group, k) * p**k * (1 - p) ** (group - k)
+            for k in range(1, group)
+        ]
+    )
+    return float((chance * push).sum()) / group
 
 
 # --8<-- [end:prompt]
@@ -305,11 +309,10 @@ def sample(generator: torch.Generator, drift: float = 0.4) -> Batch:
     tokens = torch.multinomial(
         old.exp().reshape(-1, v), 1, generator=generator
     ).reshape(rows, t)
-    rewards = torch.tensor(
-        [float(i < k) for k in rights for i in range(group)]
-    )
+    first = torch.tensor(rights)[:, None]
+    rewards = (torch.arange(group) < first).double().flatten()
     mask = torch.arange(t)[None] < lengths[:, None]
-    return Batch(new, old, tokens, mask, rewards.double(), group)
+    return Batch(new, old, tokens, mask, rewards, group)
 
 
 @cache
@@ -372,7 +375,7 @@ def table_batch() -> str:
 
 
 def gate_value(name: str, ratio: float, old: float, a: float) -> float:
-    """c of one token by autograd, the ratio being the token's own."""
+    """Coefficient c of one token, with its own ratio, by autograd."""
     how = METHODS[name]
     before = torch.tensor(old, dtype=torch.float64).log()
     new = (before + torch.tensor(ratio).double().log()).requires_grad_()
@@ -382,7 +385,7 @@ def gate_value(name: str, ratio: float, old: float, a: float) -> float:
 
 
 def table_gates() -> str:
-    """c of chosen tokens: rare and common, both signs of A."""
+    """Coefficient c of chosen tokens: rare and common, both signs of A."""
     rows = []
     for a, old, ratio in (
         (1.0, 0.01, 3.0),
@@ -416,8 +419,13 @@ def table_prompts() -> str:
 
 # --- Figures --------------------------------------------------------------
 
-SHOWN = (("GRPO", "C1", "s"), ("CISPO", "C2", "x"), ("SAPO", "C3", "."))
-"""Methods whose coefficient depends on r alone, drawn as dots."""
+SHOWN = (
+    ("GRPO", "C1", "s"),
+    ("CISPO", "C2", "x"),
+    ("SAPO", "C3", "."),
+    ("DPPO", "C0", "+"),
+)
+"""Methods drawn as dots, colour and marker."""
 
 
 def figure_weights() -> Figure:
@@ -428,25 +436,27 @@ def figure_weights() -> Figure:
     ratio = (b.new - b.old).gather(2, b.tokens[..., None])[..., 0].exp()
     for axes, side in ((panels[0], a > 0), (panels[1], a < 0)):
         here = b.mask & side
-        for name, color, marker in SHOWN + (("DPPO", "C0", "+"),):
+        for name, color, marker in SHOWN:
             axes.scatter(
                 ratio[here].tolist(),
                 coefficients(name)[here].tolist(),
-                s=16,
+                s=30 if marker == "s" else 14,
                 marker=marker,
-                color=color,
+                facecolors="none" if marker == "s" else color,
+                edgecolors=color if marker == "s" else None,
                 linewidths=0.8,
             )
         axes.set(xlabel="ratio r of a token", ylabel="c", ylim=(-0.15, 2.35))
     panels[0].set_title("A > 0: above r = 1.2 the methods part")
     panels[1].set_title("A < 0: so do they below r = 0.8")
-    label(panels[0], 1.95, 1.98, "CISPO, DPPO: r", "C2", ha="right")
-    label(panels[0], 1.8, 0.04, "GRPO: 0", "C1")
-    label(panels[0], 1.93, 1.3, "SAPO", "C3", xytext=(0, -16))
-    label(panels[0], 1.28, 0.04, "some DPPO: 0", "C0", xytext=(3, 10))
-    label(panels[1], 0.36, 0.04, "GRPO: 0", "C1", xytext=(0, 10))
-    label(panels[1], 0.36, 0.6, "CISPO, most DPPO", "C2")
-    label(panels[1], 1.7, 1.35, "SAPO", "C3", xytext=(3, -14))
+    label(panels[0], 1.6, 1.7, "CISPO, most DPPO", "C2", ha="right")
+    label(panels[0], 1.82, 0.04, "GRPO: 0", "C1")
+    label(panels[0], 1.85, 1.35, "SAPO", "C3", xytext=(0, -14))
+    label(panels[0], 1.2, 0.04, "DPPO: 0", "C0", xytext=(3, 9))
+    label(panels[1], 0.44, 0.04, "GRPO: 0", "C1", xytext=(0, 9))
+    label(panels[1], 0.32, 0.75, "CISPO, most DPPO", "C2", xytext=(0, 8))
+    label(panels[1], 0.7, 0.04, "DPPO: 0", "C0", xytext=(0, 9))
+    label(panels[1], 1.72, 1.4, "SAPO", "C3", xytext=(0, -14))
     axes = panels[2]
     for name, color in (
         ("MaxRL", "C4"),
@@ -459,13 +469,13 @@ def figure_weights() -> Figure:
     axes.set(ylabel="share of the batch", ylim=(0, 0.8), xlim=(-0.2, 2.5))
     axes.set_title("Which prompt gets the weight")
     for name, color, shift in (
-        ("MaxRL", "C4", -4),
-        ("GRPO", "C1", 0),
-        ("Dr. GRPO", "C5", -9),
-        ("GSPO", "C0", 0),
+        ("MaxRL", "C4", -8),
+        ("GRPO", "C1", 3),
+        ("Dr. GRPO", "C5", -2),
     ):
         kind = {"xytext": (6, shift)}
         label(axes, 2, shares(name)[2], name, color, **kind)
+    label(axes, 1, shares("GSPO")[1], "GSPO", "C0", xytext=(8, 0))
     return figure
 
 
@@ -473,11 +483,7 @@ def figure_prompts() -> Figure:
     """Expected prompt weights at G = 16 against p, in two units."""
     figure, panels = new_figure(5.4, 2, 1, sharex=True)
     ps = [k / 100 for k in range(1, 100)]
-    for color, name, scale in (
-        ("C5", "Dr. GRPO", "none"),
-        ("C1", "GRPO", "std"),
-        ("C4", "MaxRL", "mean"),
-    ):
+    for color, scale in (("C5", "none"), ("C1", "std"), ("C4", "mean")):
         w = [prompt_weight(p, 16, scale) for p in ps]
         odds = [x * p * (1 - p) for x, p in zip(w, ps, strict=True)]
         panels[0].plot(ps, w, color=color)
@@ -491,7 +497,7 @@ def figure_prompts() -> Figure:
     label(panels[0], 0.3, 0.94, "Dr. GRPO", "C5", xytext=(0, -12))
     panels[0].set_ylim(0.7, 18)
     panels[1].set(xlabel="pass rate p", ylabel="w p (1 − p)")
-    panels[1].set_title("Per ∇ log-odds: GRPO is a hill")
+    panels[1].set_title("Per ∇ log-odds: all vanish at both ends")
     label(panels[1], 0.2, 0.83, "MaxRL", "C4")
     label(panels[1], 0.8, 0.4, "GRPO", "C1")
     label(

@@ -337,9 +337,10 @@ def figure_coin() -> Figure:
     axes.axvline(0, color="grey", alpha=0.6)
     axes.set_yticks(range(len(names)), names)
     axes.set_xlim(-0.9, 0.5)
+    axes.set_ylabel("clip: low / high")
     axes.set_xlabel("change of entropy after 20 batches, nats")
     axes.set_title(
-        "Noise only: upper clip lowers entropy, lower raises it", loc="left"
+        "Coin flips: upper clip lowers entropy, lower raises it", loc="left"
     )
     return figure
 

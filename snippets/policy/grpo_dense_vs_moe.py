@@ -67,7 +67,7 @@ def log_policy(w: Weights, x: Array, chosen: Routes) -> Array:
 
 # --8<-- [end:layer]
 
-WIDTH, INNER, VOCAB, TOKENS = 8, 8, 16, 8000
+WIDTH, INNER, VOCAB = 8, 8, 16
 
 
 def weights(experts: int, rng: np.random.Generator) -> Weights:
@@ -91,6 +91,16 @@ def moved(w: Weights, size: float, rng: np.random.Generator) -> Weights:
     )
 
 
+class Start(NamedTuple):
+    """Old weights, inputs, their routes, log-probs and sampled tokens."""
+
+    old: Weights
+    x: Array
+    before: Routes
+    log_old: Array
+    token: Routes
+
+
 class Step(NamedTuple):
     """Log-ratios of the sampled tokens after one step, (N,) each."""
 
@@ -102,21 +112,29 @@ class Step(NamedTuple):
 
 
 @cache
-def step(size: float, experts: int, top: int) -> Step:
-    """Sample a token for each of 8,000 inputs, move the weights, compare.
+def start(experts: int, top: int, tokens: int) -> Start:
+    """Sample one token for each of the inputs from the old policy."""
+    rng = np.random.default_rng(0)
+    old = weights(experts, rng)
+    x = rng.standard_normal((tokens, WIDTH))
+    before = routes(old, x, top)
+    log_old = log_policy(old, x, before)
+    u = rng.random((tokens, 1))
+    token = (u > np.cumsum(np.exp(log_old), 1)[:, :-1]).sum(1)[:, None]
+    return Start(old, x, before, log_old, token)
+
+
+@cache
+def step(size: float, experts: int, top: int, tokens: int = 20_000) -> Step:
+    """Move all weights at random and compare with the old policy.
 
     Args:
         size: Length of the step relative to the weights.
         experts: Number of experts; 1 is dense.
         top: Experts per token.
+        tokens: Inputs, one sampled token each.
     """
-    rng = np.random.default_rng(0)
-    old = weights(experts, rng)
-    x = rng.standard_normal((TOKENS, WIDTH))
-    before = routes(old, x, top)
-    log_old = log_policy(old, x, before)
-    u = rng.random((TOKENS, 1))
-    token = (u > np.cumsum(np.exp(log_old), 1)[:, :-1]).sum(1)[:, None]
+    old, x, before, log_old, token = start(experts, top, tokens)
     new = moved(old, size, np.random.default_rng(1))
     after = routes(new, x, top)
     flipped = (np.sort(before, 1) != np.sort(after, 1)).any(1)
@@ -133,8 +151,20 @@ def step(size: float, experts: int, top: int) -> Step:
     return Step(ratio(free), ratio(kept), flipped, kl(free), kl(kept))
 
 
-MODELS = (("dense", 1, 1), ("MoE, top 2 of 16", 16, 2))
-SIZES = (3e-4, 1e-3, 3e-3, 1e-2)
+SIZES = (1e-3, 3e-3, 1e-2, 3e-2)
+RATIO_STEP = 3e-3
+WIDE = (128, 8, 5000)
+
+
+def jump(s: Step) -> float:
+    """Mean |log w| of the tokens whose experts changed."""
+    return float(np.abs(s.free[s.flipped]).mean())
+
+
+def outside(log_ratios: Array) -> float:
+    """Share of ratios below 0.8 or above 1.2."""
+    x = log_ratios
+    return float(np.mean((x > np.log(1.2)) | (x < np.log(0.8))))
 
 
 def table_steps() -> str:
@@ -142,20 +172,38 @@ def table_steps() -> str:
     rows = []
     for size in SIZES:
         dense, moe = step(size, 1, 1), step(size, 16, 2)
-        jumps = moe.free[moe.flipped]
         rows.append(
             (
                 f"{size:g}",
-                f"{np.abs(dense.free).mean():.5f}",
-                f"{np.abs(moe.replayed).mean():.5f}",
+                f"{np.abs(dense.free).mean():.4f}",
+                f"{np.abs(moe.replayed).mean():.4f}",
                 f"{100 * moe.flipped.mean():.2f} %",
-                f"{np.abs(jumps).mean():.2f}",
+                f"{jump(moe):.2f}",
                 f"{moe.kl_free / moe.kl_replayed:.0f}",
             )
         )
     heads = ["step", "dense", "MoE, replayed", "tokens with a flip"]
     heads += ["their mean jump", "KL, free / replayed"]
     return markdown_table(heads, rows, "rrrrrr")
+
+
+def table_shapes() -> str:
+    """The same step for other numbers of experts and of chosen ones."""
+    rows = []
+    for experts, top in ((16, 1), (16, 2), (64, 2), (64, 8), (128, 8)):
+        s = step(1e-2, experts, top, 10_000)
+        rows.append(
+            (
+                f"top {top} of {experts}",
+                f"{100 * s.flipped.mean():.1f} %",
+                f"{jump(s):.2f}",
+                f"{100 * outside(s.free):.2g} %",
+                f"{s.kl_free / s.kl_replayed:.0f}",
+            )
+        )
+    heads = ["layer", "tokens with a flip", "their mean jump"]
+    heads += ["outside 0.8 to 1.2", "KL, free / replayed"]
+    return markdown_table(heads, rows)
 
 
 # --- How easily a router flips --------------------------------------------
@@ -205,7 +253,7 @@ def any_layer(share: float, layers: int = 48) -> float:
 def table_flips() -> str:
     """One layer of 128 experts, top 8: noise against what changes."""
     rows = []
-    for noise in (0.001, 0.003, 0.01, 0.03, 0.1):
+    for noise in (0.001, 0.004, 0.01, 0.03, 0.1):
         tokens, experts = flip_share(noise, np.random.default_rng(0))
         rows.append(
             (
@@ -224,12 +272,15 @@ def table_flips() -> str:
 
 
 def by_response(log_ratios: Array, length: int = 1000) -> Array:
-    """Mean log-ratio of 64 responses whose tokens are drawn from these."""
+    """Mean log-ratio of 256 responses whose tokens are drawn from these."""
     rng = np.random.default_rng(3)
-    return rng.choice(log_ratios, (64, length)).mean(1)
+    return rng.choice(log_ratios, (256, length)).mean(1)
 
 
-RATIO_STEP = 3e-3
+def outside_band(log_s: Array) -> float:
+    """Share of sequence ratios below 1 - 3e-4 or above 1 + 4e-4."""
+    s = np.exp(log_s)
+    return float(np.mean((s < 1 - 3e-4) | (s > 1 + 4e-4)))
 
 
 def table_ratios() -> str:
@@ -242,20 +293,21 @@ def table_ratios() -> str:
     }
     rows = []
     for name, (x, kl) in models.items():
-        outside = np.mean((x > np.log(1.2)) | (x < np.log(0.8)))
         s = by_response(x)
         rows.append(
             (
                 name,
                 f"{x.std():.4f}",
-                f"{np.abs(x).max():.3f}",
-                f"{100 * outside:.2g} %",
+                f"{np.abs(x).max():.2f}",
+                f"{100 * outside(x):.2g} %",
                 f"{s.std():.5f}",
+                f"{100 * outside_band(s):.0f} %",
                 f"{kl:.1e}".replace("e-0", "e-"),
             )
         )
     heads = ["model", "sd of $\\log w$", "largest", "outside 0.8 to 1.2"]
-    return markdown_table(heads + ["sd of $\\log s$", "KL per token"], rows)
+    heads += ["sd of $\\log s$", "$s$ outside 1 − 3e-4 to 1 + 4e-4"]
+    return markdown_table(heads + ["KL per token"], rows)
 
 
 def storage(
@@ -270,27 +322,30 @@ def storage(
 
 def figure_steps() -> Figure:
     """Size of the log-ratios and share of flips against the step."""
-    figure, (jump, share) = new_figure(4.8, rows=2, sharex=True)
-    sizes = np.geomspace(3e-4, 1e-2, 4)
-    moe = [step(float(s), 16, 2) for s in sizes]
-    jumps = [np.abs(m.free[m.flipped]).mean() for m in moe]
+    figure, (size, share) = new_figure(4.8, rows=2, sharex=True)
+    dense = [step(z, 1, 1) for z in SIZES]
+    moe = [step(z, 16, 2) for z in SIZES]
+    wide = [step(z, *WIDE) for z in SIZES]
+    dots = {"marker": "o", "ms": 4}
+    two, eight = [jump(m) for m in moe], [jump(m) for m in wide]
     kept = [np.abs(m.replayed).mean() for m in moe]
-    dense = [np.abs(step(float(s), 1, 1).free).mean() for s in sizes]
-    jump.plot(sizes, jumps, "-", color="C1", marker="o", ms=4)
-    jump.plot(sizes, kept, "-", color="C0", marker="o", ms=4)
-    jump.plot(sizes, dense, "--", color="C5", marker="o", ms=4)
-    label(
-        jump, 3e-4, jumps[0], "MoE, tokens with a flip", "C1", xytext=(0, 8)
-    )
-    label(jump, 3e-3, 1e-3, "MoE, routes replayed", "C0", xytext=(6, -4))
-    label(jump, sizes[1], dense[1], "dense", "C5", xytext=(-34, 8))
-    jump.axhline(np.log(1.2), color="grey", alpha=0.6)
-    label(jump, 1e-2, np.log(1.2), "clip", xytext=(-24, -15))
-    jump.set(xscale="log", yscale="log", ylim=(2e-4, 2))
-    jump.set_ylabel("mean |log w|")
-    jump.set_title("Smaller steps: fewer jumps, not smaller ones", loc="left")
-    flips = [100 * m.flipped.mean() for m in moe]
-    share.plot(sizes, flips, color="C1", marker="o", ms=4)
+    size.plot(SIZES, two, "-", color="C1", **dots)
+    size.plot(SIZES, eight, "-.", color="C2", **dots)
+    size.plot(SIZES, kept, "-", color="C0", **dots)
+    plain = [np.abs(m.free).mean() for m in dense]
+    size.plot(SIZES, plain, "--", color="C5", **dots)
+    label(size, 1e-3, two[0], "flipped, top 2 of 16", "C1", xytext=(0, 9))
+    label(size, 1e-3, eight[0], "flipped, top 8 of 128", "C2", xytext=(0, -16))
+    label(size, 1e-2, kept[2], "routes replayed", "C0", xytext=(2, -16))
+    label(size, 3e-3, plain[1], "dense", "C5", xytext=(-24, 9))
+    size.axhline(np.log(1.2), color="grey", alpha=0.6)
+    label(size, 3e-2, np.log(1.2), "clip", xytext=(-22, 3))
+    size.set(xscale="log", yscale="log", ylim=(7e-4, 2))
+    size.set_ylabel("mean |log w|")
+    size.set_title("Smaller steps: fewer jumps, not smaller ones", loc="left")
+    for steps, style, color in ((moe, "-", "C1"), (wide, "-.", "C2")):
+        flips = [100 * m.flipped.mean() for m in steps]
+        share.plot(SIZES, flips, style, color=color, **dots)
     share.set(xlabel="relative size of the weight change", yscale="log")
     share.set_ylabel("tokens with a flip, %")
     return figure

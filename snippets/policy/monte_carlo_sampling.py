@@ -2,8 +2,7 @@
 
 Page: policy/monte-carlo-sampling
 
-Source: textbook Monte Carlo; Beirami et al. 2024 (best-of-n); Chen et al.
-    2021 (pass@k).
+Source: textbook Monte Carlo; Beirami et al. 2024 (best-of-n).
 Notation: q is the sampler, p the wanted distribution, w = p / q; n samples;
     s the success rate of a prompt.
 Units: KL in nats; ESS as a share of n.
@@ -69,11 +68,13 @@ BASELINE = 0.5
 
 @cache
 def all_samples(n: int) -> tuple[Array, Array]:
-    """Every sample of n answers up to order: (k, n) indices, probabilities."""
+    """Every sample of n up to order: (k, n) indices and probabilities."""
     drawn = np.array(list(combinations_with_replacement(range(3), n)))
     orders = [
         factorial(n) // np.prod([factorial(c) for c in counts])
-        for counts in (np.bincount(row, minlength=3).tolist() for row in drawn)
+        for counts in (
+            np.bincount(row, minlength=3).tolist() for row in drawn
+        )
     ]
     return drawn, Q[drawn].prod(1) * np.array(orders, dtype=float)
 
@@ -165,14 +166,13 @@ def prompt_pulls(s: float, n: int) -> dict[str, float]:
     Rewards 0 or 1, n samples of the current policy, one on-policy step.
 
     Args:
-        s: Success rate of the prompt, in (0, 1).
+        s: Success rate of the prompt, in (0, 1].
         n: Samples of the prompt.
     """
-    some, none = 1 - (1 - s) ** n, (1 - s) ** n
     return {
         "REINFORCE, any constant baseline": 1.0,
-        "mean over the accepted": some / s,
-        "best of n, failures kept": some / s - none / (1 - s),
+        "mean over the accepted": (1 - (1 - s) ** n) / s,
+        "best of n, failures kept": (1 - (1 - s) ** (n - 1)) / s,
         "log of the success rate": 1 / s,
     }
 
@@ -196,7 +196,8 @@ def gradient_variance(s: float, baseline: float) -> float:
 def acceptance(s: float, beta: float) -> tuple[float, float]:
     """Exact sampling of pi* ~ pi_ref exp(r / beta) by rejection, r 0 or 1.
 
-    A proposal from pi_ref is kept with chance exp((r - 1) / beta).
+    A proposal from pi_ref is kept with chance exp((r - 1) / beta): 1 is the
+    largest reward and has to be known.
 
     Args:
         s: Success rate of pi_ref on the prompt.
@@ -306,7 +307,7 @@ def figure_share() -> Figure:
     axes.axhline(1 / 512, color="grey", alpha=0.6)
     label(axes, 10, 1 / 512, "1/512: one answer", xytext=(0, 4))
     label(axes, 55, 0.35, "σ = 0.1", "C1", xytext=(-28, -14))
-    label(axes, 2600, 0.15, "σ = 0.03", "C0", xytext=(6, 0))
+    label(axes, 1400, 0.42, "σ = 0.03", "C0", xytext=(6, 2))
     axes.set(xscale="log", yscale="log", ylim=(3e-5, 1.6))
     axes.set(
         xlabel="tokens in an answer", ylabel="effective share of samples"
@@ -331,9 +332,11 @@ def figure_pulls() -> Figure:
     axes.annotate(
         "", (0.1, 5.75), (0.195, 6.3), arrowprops={"arrowstyle": "-"}
     )
-    label(axes, 0.03, 3.4, "best of 8", "C1", xytext=(0, 0))
+    label(axes, 0.02, 2.3, "best of 8, MaxRL", "C1", xytext=(0, 0))
     label(axes, 0.13, 9.2, "1/s: log-likelihood", "C2", xytext=(2, 0))
     axes.set(xlabel="success rate s of a prompt", ylim=(0, 10.5))
     axes.set_ylabel("weight on ∇s")
-    axes.set_title("Keeping right answers favours hard prompts", loc="left")
+    axes.set_title(
+        "A mean over kept answers favours hard prompts", loc="left"
+    )
     return figure

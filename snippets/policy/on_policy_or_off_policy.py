@@ -31,7 +31,8 @@ def ages(batch: int, mini: int, epochs: int = 1, lag: int = 0) -> list[int]:
         mini: The same unit in one optimiser step.
         epochs: Passes over the batch.
         lag: Whole batches that were trained on between the sampling of
-            this batch and its first update: 0 synchronous, 1 one step off.
+            this batch and its first update: 0 synchronous, 1 one step off;
+            a cap on staleness in versions bounds it.
 
     Returns:
         One age for each update; 0 means exactly on-policy, if sampler and
@@ -114,8 +115,9 @@ def after(logits: Array, reward: Array, updates: int) -> Array:
 def leaks() -> dict[str, tuple[Array, Array, Array, Array]]:
     """For each way to be off-policy: pi, prox, what is logged, what sampled.
 
-    "Logged" is what the engine reports as the sampler's probability: after
-    temperature and top-p where it says so, before them by default.
+    "Logged" is what the engine reports as the sampler's probability: "raw"
+    is before temperature (vLLM's default), "scaled" after it. T = 0.6 in
+    both: the trainer divides its logits by T too, so it trains that policy.
     """
     logits, reward = world()
     pi = softmax(logits)
@@ -130,9 +132,11 @@ def leaks() -> dict[str, tuple[Array, Array, Array, Array]]:
         "fourth mini-batch": (later, pi, pi, pi),
         "three updates stale": (later, later, pi, pi),
         "engine noise, sd 0.1": (pi, pi, engine, engine),
-        "temperature 0.6, raw log-probs": (pi, pi, pi, cool),
-        "temperature 0.6, scaled log-probs": (pi, pi, cool, cool),
-        "top-p 0.9, renormalised": (pi, pi, top, top),
+        "T = 0.6 in the engine only, raw": (pi, pi, pi, cool),
+        "T = 0.6 in the engine only, scaled": (pi, pi, cool, cool),
+        "T = 0.6 in both, scaled": (cool, cool, cool, cool),
+        "T = 0.6 in both, raw": (cool, cool, pi, cool),
+        "top-p 0.9 in the engine, renormalised": (pi, pi, top, top),
         "half the late tokens discarded": (pi, pi, pi, selected),
     }
 
@@ -226,7 +230,7 @@ def table_recipes() -> str:
 def drift(updates: int, clip: float | None) -> Array:
     """KL(mu || pi) before each update while one batch is reused.
 
-    256 samples a context, rewards 0 or 1, step 4 on the logits, seed 0; each
+    256 samples a context, rewards 0 or 1, step 4 on the logits, seed 2; each
     update uses a quarter of the batch in turn.
 
     Returns:

@@ -42,10 +42,9 @@ def dpo_push(margin: Array | float, beta: float) -> Array:
 
 def group_advantages(rewards: Array) -> Array:
     """GRPO: (G,) rewards of one prompt to advantages; equal rewards: 0."""
-    deviation = rewards.std(ddof=1)
-    if deviation == 0:
-        return np.zeros_like(rewards)
-    return (rewards - rewards.mean()) / deviation
+    if rewards.max() == rewards.min():
+        return np.zeros(rewards.shape)
+    return (rewards - rewards.mean()) / rewards.std(ddof=1)
 
 
 def kl_optimum(ref: Array, reward: Array, beta: float) -> Array:
@@ -113,8 +112,8 @@ def same_pairs() -> dict[str, tuple[Array, float]]:
         "optimum with the true reward": kl_optimum(REF, REWARD, BETA),
         "DPO, pairs of all six": from_reference(6),
         "DPO, pairs of five, from the reference": from_reference(SEEN),
-        "DPO, pairs of five, another minimum": with_unseen(0.5),
-        "DPO, pairs of five, yet another": with_unseen(0.95),
+        "another minimum on the pairs of five": with_unseen(0.5),
+        "and one more": with_unseen(0.95),
     }
     return {name: (pi, pair_loss(pi, SEEN)) for name, pi in policies.items()}
 
@@ -145,28 +144,45 @@ START = np.array([0.3, 0.3, 0.4])
 
 
 @cache
-def displaced(steps: int = 400, rate: float = 1.0) -> dict[str, Array]:
+def displaced(
+    steps: int = 400,
+    rate: float = 1.0,
+    beta: float = 1.0,
+    sft: float = 0.0,
+    other: float = 0.0,
+    kl: float = 0.0,
+) -> dict[str, Array]:
     """Train two shared weights on one pair: DPO, and a policy gradient.
 
-    Logits are log START + FEATURES @ weights. The policy gradient is exact;
-    its reward is 1 for the chosen answer and 0 for both others.
+    Logits are log START + FEATURES @ weights; START is the reference.
+
+    Args:
+        steps: Steps of gradient descent or ascent.
+        rate: Step size.
+        beta: DPO's coefficient.
+        sft: Weight of -log pi(chosen), added to DPO's loss.
+        other: Reward of the third answer for the policy gradient, which is
+            exact; the chosen answer has 1, the rejected 0.
+        kl: Coefficient of KL(pi || START) in the policy gradient.
 
     Returns:
         For each method the (steps + 1, 3) probabilities.
     """
+    reward = np.array([1.0, 0.0, other])
     runs = {}
     for method in ("DPO", "policy gradient"):
         weights, path = np.zeros(2), []
         for _ in range(steps + 1):
             pi = np.exp(log_softmax(np.log(START) + FEATURES @ weights))
             path.append(pi)
+            h = np.log(pi / START)
             if method == "DPO":
-                h = np.log(pi / START)
-                push = dpo_push(h[0] - h[1], 1.0)
+                push = dpo_push(h[0] - h[1], beta)
                 g = push * (FEATURES[0] - FEATURES[1])
+                g = g + sft * (FEATURES[0] - pi @ FEATURES)
             else:
-                reward = np.array([1.0, 0.0, 0.0])
-                g = (pi * (reward - pi[0])) @ FEATURES
+                gain = reward - kl * h
+                g = (pi * (gain - pi @ gain)) @ FEATURES
             weights = weights + rate * g
         runs[method] = np.array(path)
     return runs
@@ -191,6 +207,7 @@ def gigabytes(billions: float, trained: int, frozen: int) -> float:
 
 COPIES = [
     ("PPO, critic, reference, reward model, engine", 2, 3),
+    ("PPO, critic, $\\beta=0$, rules, engine", 2, 1),
     ("GRPO, reference, reward model, engine", 1, 3),
     ("GRPO, reference, rules, engine", 1, 2),
     ("GRPO, $\\beta=0$, rules, engine", 1, 1),
@@ -240,7 +257,7 @@ def figure_displacement() -> Figure:
     figure, axes = new_figure(4.6, rows=2, sharex=True)
     titles = {
         "DPO": "DPO: the loss falls, and so does the chosen answer",
-        "policy gradient": "Sampling sees the third answer and avoids it",
+        "policy gradient": "Sampling scores the third answer and avoids it",
     }
     names = (
         ("chosen", "C0", "-"),
@@ -249,7 +266,7 @@ def figure_displacement() -> Figure:
     )
     places = {
         "DPO": ((75, 0.24), (75, 0.07), (190, 0.82)),
-        "policy gradient": ((190, 0.8), (60, 0.32), (120, 0.05)),
+        "policy gradient": ((190, 0.8), (75, 0.23), (150, 0.08)),
     }
     for panel, (method, path) in zip(axes, displaced().items(), strict=True):
         for k, (name, color, line) in enumerate(names):

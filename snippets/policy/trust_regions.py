@@ -594,32 +594,8 @@ def figure_room() -> Figure:
     for axes in panels:
         label(axes, 4e-3, 8e-4, "PPO, ε = 0.2", "C0", xytext=(8, -10))
     top.set(ylabel="largest rise")
-    top.set_title("Good token: rare ones may rise far more", loc="left")
+    top.set_title("Good token: DPPO lets rare ones rise far more", loc="left")
     label(bottom, 1.5e-3, 4e-3, "both DPPO rules", "C1", ha="right")
     bottom.set(ylabel="largest fall", xlabel="probability μ when sampled")
-    bottom.set_title("Bad token: rare ones may fall almost to 0", loc="left")
-    return figure
-
-
-def figure_frontier() -> Figure:
-    """True gain against mean KL while the same batch is reused."""
-    figure, axes = new_figure(3.2)
-    lines = (
-        ("no constraint", "no constraint", "C1", (-4, -26), "right"),
-        ("DPPO-TV, δ = 0.15", "DPPO-TV", "C2", (4, 4), "right"),
-        ("PPO clip, ε = 0.2", "PPO", "C0", (-3, 3), "right"),
-        ("KL penalty, β = 3", "KL penalty", "C4", (6, -16), "left"),
-    )
-    for name, text, color, shift, side in lines:
-        points = [averages(paths()[name], k) for k in range(0, 61, 4)]
-        x, y = [m["kl"] for m in points], [m["gain"] for m in points]
-        axes.plot(x, y, color=color)
-        axes.plot(x[-1:], y[-1:], "o", color=color)
-        label(axes, x[-1], y[-1], text, color, xytext=shift, ha=side)
-    one = averages(paths()[TRPO], 1)
-    axes.plot([one["kl"]], [one["gain"]], "D", color="C3")
-    label(axes, one["kl"], one["gain"], "TRPO, one step", "C3",
-          xytext=(8, -4))  # fmt: skip
-    axes.set(xlabel="mean KL(old ‖ new), nats", ylabel="true gain")
-    axes.set_title("Nearly one curve, different stops", loc="left")
+    bottom.set_title("Bad token: DPPO lets rare ones vanish", loc="left")
     return figure

@@ -107,6 +107,9 @@ def test_first_order_entropy_is_minus_the_covariance():
 
 def test_entropy_in_nats():
     assert entropy(np.full((2, 4), 0.25)) == pytest.approx([log(4)] * 2)
+    p = 1e-5  # a rare token counts in full
+    closed = -p * log(p) - (1 - p) * log(1 - p)
+    assert entropy(np.array([p, 1 - p])) == pytest.approx(closed, rel=1e-9)
     assert entropy(np.array([1.0, 0.0])) == 0
 
 
@@ -214,7 +217,94 @@ def test_train_returns_path_and_shares():
     assert share[0] == 0 and np.isnan(share[1]) and 0 < share[2] < 1
 
 
+def test_train_shares_by_hand():
+    """The three numbers again, summed round by round with the same seed."""
+    band, rates = (0.2, 0.2), np.full(4, 0.5)
+    _, share = train(
+        P, rates, *band, np.random.default_rng(4),
+        n=8, passes=4, step=0.5, rounds=3, runs=5,
+    )  # fmt: skip
+    rng, policy = np.random.default_rng(4), np.tile(P, (5, 1))
+    cut = total = old_cut = old_total = 0.0
+    for _ in range(3):
+        good, bad = sample(policy, rates, 8, rng)
+        new, silent = update(policy, good, bad, *band, 4, 0.5)
+        for b in range(5):
+            for k in range(4):
+                cut += silent[b, k]
+                total += good[b, k]
+                old_cut += policy[b, k] * silent[b, k]
+                old_total += policy[b, k] * good[b, k]
+        policy = new
+    assert cut > 0
+    np.testing.assert_allclose(share, [cut / total, old_cut / cut, old_total / total])
+
+
 # --- Experiments ----------------------------------------------------------
+
+
+def flips(start, *names, step=0.25, n=16, seed=0, runs=600):
+    """Change of entropy and its error under coin flips, for some bands."""
+    return [
+        entropy_change(
+            train(
+                np.asarray(start), np.full(len(start), 0.5),
+                *(SIDES[x] if isinstance(x, str) else x),
+                np.random.default_rng(seed),
+                n=n, passes=16, step=step, rounds=20, runs=runs,
+            )[0]
+        )
+        for x in names
+    ]  # fmt: skip
+
+
+COMMON = [0.6] + [0.04] * 10
+
+
+@pytest.mark.parametrize(
+    "start, other",
+    [
+        (COMMON, {"seed": 1}),
+        (COMMON, {"step": 0.12}),
+        (COMMON, {"step": 0.5}),
+        (COMMON, {"n": 8}),
+        (COMMON, {"n": 64}),
+        ([0.9] + [0.01] * 10, {}),
+        ([0.9, 0.1], {}),
+    ],
+)
+def test_claim_the_order_holds_where_a_common_token_faces_rare_ones(start, other):
+    names = "no clip", "upper 0.2 only", "0.2 / 0.2", "0.2 / 0.28"
+    free, upper, narrow, wide = flips(start, *names, **other, runs=300)
+    for (a, da), (b, db) in ((free, upper), (wide, narrow)):
+        assert a - b > 2 * (da**2 + db**2) ** 0.5
+
+
+def test_claim_the_order_reverses_from_a_uniform_start():
+    names = "no clip", "upper 0.2 only", "0.2 / 0.2", "0.2 / 0.28"
+    got = flips(np.full(11, 1 / 11), *names)
+    assert [m for m, _ in got] == pytest.approx([-0.69, -0.48, -0.28, -0.32], abs=6e-3)
+    free, upper, narrow, wide = got
+    for (a, da), (b, db) in ((upper, free), (narrow, wide)):
+        assert a - b > 3 * (da**2 + db**2) ** 0.5
+    # nothing is rare there: no token's push changes entropy at all
+    assert entropy_slope(np.full(11, 1 / 11), 3) == pytest.approx(0, abs=1e-12)
+
+
+def test_claim_small_steps_never_meet_the_bound_and_large_ones_collapse():
+    free, narrow, wide = flips(
+        COMMON, "no clip", "0.2 / 0.2", "0.2 / 0.28", step=0.03, runs=100
+    )
+    assert narrow == pytest.approx(free, abs=1e-3)
+    assert wide == pytest.approx(free, abs=1e-3)
+    free, open_top = flips(COMMON, "no clip", "lower 0.2 only", step=1.0)
+    assert free[0] == pytest.approx(-1.56, abs=6e-3)
+    assert open_top[0] == pytest.approx(-1.49, abs=6e-3)
+
+
+def test_claim_a_band_symmetric_in_log_ratio_does_not_lose_entropy():
+    ((mean, error),) = flips(COMMON, (1 - 1 / 1.2, 0.2))
+    assert mean == pytest.approx(0.07, abs=5e-3) and mean > 3 * error
 
 
 def paired(a, b):
@@ -245,21 +335,13 @@ def test_claim_the_silenced_tokens_are_rare():
 
 def test_claim_from_a_peaked_start_the_two_sides_cancel():
     """Common token at 0.9: symmetric 0.2 is level, 0.28 is not."""
-    start = np.array([0.9] + [0.01] * 10)
-    changes = {
-        name: entropy_change(
-            train(
-                start, np.full(11, 0.5), *SIDES[name],
-                np.random.default_rng(0), n=16, passes=16, step=0.25,
-                rounds=20, runs=600,
-            )[0]
-        )
-        for name in ("no clip", "0.2 / 0.2", "0.2 / 0.28")
-    }  # fmt: skip
-    mean, error = changes["0.2 / 0.2"]
+    start = [0.9] + [0.01] * 10
+    free, narrow, wide = flips(start, "no clip", "0.2 / 0.2", "0.2 / 0.28")
+    mean, error = narrow
     assert mean == pytest.approx(0.013, abs=5e-4) and mean < 2 * error
-    assert changes["no clip"][0] == pytest.approx(0.77, abs=5e-3)
-    assert changes["0.2 / 0.28"][0] == pytest.approx(0.20, abs=5e-3)
+    assert error == pytest.approx(0.011, abs=5e-4)
+    assert free[0] == pytest.approx(0.77, abs=5e-3)
+    assert wide[0] == pytest.approx(0.20, abs=5e-3)
 
 
 def test_claim_a_rare_better_token_rises_sooner_and_ends_lower():
@@ -345,6 +427,12 @@ def test_table_of_updates_per_batch():
         assert number(row[4]) > number(row[5]) > 0
     narrow = [number(r[2]) for r in rows]
     assert narrow == sorted(narrow, reverse=True)
+    for row in rows:
+        for cell, band in zip(row[1:4], page.BANDS, strict=True):
+            mass = learning(band, int(row[0]), 20)[0][-1][:, 1]
+            error = (mass.var(ddof=1) / mass.size) ** 0.5
+            shown = [float(x) for x in cell.split("±")]
+            assert shown == pytest.approx([mass.mean(), error], abs=5.1e-4)
 
 
 def test_figure_of_coin_flips():
@@ -357,6 +445,11 @@ def test_figure_of_coin_flips():
         path = coin_flips()[name][0]
         expected = (entropy(path[-1]) - entropy(path[0])).mean()
         assert width == pytest.approx(expected)
+    segments = [c.get_segments()[0] for c in axes.collections]  # error bars
+    for name, ((left, _), (right, _)) in zip(names, segments, strict=True):
+        gap = np.diff(entropy(coin_flips()[name][0][[0, -1]]), axis=0)[0]
+        expected = np.std(gap, ddof=1) / len(gap) ** 0.5
+        assert right - left == pytest.approx(2 * expected)
 
 
 def test_figure_of_learning():

@@ -57,25 +57,99 @@ def test_estimators_against_plain_enumeration(ours, plain):
     assert chance @ got**2 - (chance @ got) ** 2 == pytest.approx(variance)
 
 
-def test_claim_importance_is_unbiased_and_noisier_than_no_weight():
-    found = code.comparison()
-    assert found["importance"][0] == pytest.approx(0, abs=1e-12)
-    assert found["no weight"][0] == pytest.approx(-0.25)
-    assert found["importance"][2] > found["no weight"][2]
-    best = min(found, key=lambda name: found[name][2])
-    assert best == "self-normalised"
+def test_every_sample_is_listed_once_with_its_probability():
+    drawn, chance = code.all_samples(5)
+    want = {}
+    for x in product(range(3), repeat=5):
+        key = tuple(sorted(x))
+        want[key] = want.get(key, 0) + np.prod([code.Q[i] for i in x])
+    got = dict(zip(map(tuple, drawn.tolist()), chance, strict=True))
+    assert got == pytest.approx(want)
+    assert sum(code.all_samples(64)[1]) == pytest.approx(1)
 
 
-def test_claim_variance_of_importance_is_known():
-    f, w = code.F, code.P / code.Q
-    one = code.Q @ (w * f) ** 2 - TARGET**2
-    assert code.comparison()["importance"][1] == pytest.approx((one / 8) ** 0.5)
+def test_estimators_are_compared_under_their_own_names():
+    plain = {
+        "no weight": lambda w, f: sum(f) / 4,
+        "importance": lambda w, f: sum(a * b for a, b in zip(w, f, strict=True)) / 4,
+        "importance, baseline 0.5": lambda w, f: (
+            0.5 + sum(a * (b - 0.5) for a, b in zip(w, f, strict=True)) / 4
+        ),
+        "self-normalised": lambda w, f: (
+            sum(a * b for a, b in zip(w, f, strict=True)) / sum(w)
+        ),
+        "truncated at 2": lambda w, f: (
+            sum(min(a, 2) * b for a, b in zip(w, f, strict=True)) / 4
+        ),
+        "masked outside [0.5, 2]": lambda w, f: (
+            sum(a * b for a, b in zip(w, f, strict=True) if 0.5 <= a <= 2) / 4
+        ),
+    }
+    found = code.comparison(4)
+    assert set(found) - set(plain) == {"resampled"}
+    for name, estimate in plain.items():
+        mean, variance = enumerate_plainly(estimate, 4)
+        bias, sd, error = found[name]
+        assert bias == pytest.approx(mean - TARGET, abs=1e-12)
+        assert sd == pytest.approx(variance**0.5)
+        assert error == pytest.approx(((mean - TARGET) ** 2 + variance) ** 0.5)
 
 
-def test_truncation_bias_is_the_mass_above_the_cap():
+def test_errors_from_64_samples_follow_from_one_sample():
+    # an average of independent terms: its variance is one term's over n
+    w, f, q = code.P / code.Q, code.F, code.Q
+    found = code.comparison(64)
+    terms = {
+        "no weight": f,
+        "importance": w * f,
+        "importance, baseline 0.5": w * (f - 0.5) + 0.5,
+        "truncated at 2": np.minimum(w, 2) * f,
+        "masked outside [0.5, 2]": np.array([w[0], w[1], 0]) * f,
+    }
+    for name, term in terms.items():
+        mean = q @ term
+        variance = (q @ term**2 - mean**2) / 64
+        error = ((mean - TARGET) ** 2 + variance) ** 0.5
+        assert found[name][2] == pytest.approx(error)
+    rng = np.random.default_rng(4)
+    drawn = rng.choice(3, (40_000, 64), p=q)
+    ratio = (w[drawn] * f[drawn]).sum(1) / w[drawn].sum(1)
+    error = ((ratio - TARGET) ** 2).mean() ** 0.5
+    assert found["self-normalised"][2] == pytest.approx(error, rel=0.02)
+
+
+def test_claim_raw_importance_is_the_worst_of_8_and_a_baseline_the_best():
+    found = {name: x[2] for name, x in code.comparison(8).items()}
+    assert max(found, key=found.get) == "importance"
+    assert min(found, key=found.get) == "importance, baseline 0.5"
+    assert found["importance"] == pytest.approx(0.386, abs=5e-4)
+    assert found["no weight"] == pytest.approx(0.270, abs=5e-4)
+
+
+def test_claim_importance_beats_no_weight_from_18_samples():
+    for n, better in ((17, False), (18, True)):
+        found = code.comparison(n)
+        assert (found["importance"][2] < found["no weight"][2]) is better
+
+
+def test_claim_third_answer_is_in_a_third_of_the_samples_of_8():
+    assert 1 - 0.95**8 == pytest.approx(0.34, abs=5e-3)
+    assert code.P[2] / code.Q[2] == pytest.approx(5)
+
+
+def test_truncation_and_masking_bias_by_their_formulas():
     w = code.P / code.Q
+    found = code.comparison(8)
     missing = -(code.Q * np.maximum(w - 2, 0) * code.F).sum()
-    assert code.comparison()["truncated at 2"][0] == pytest.approx(missing)
+    assert found["truncated at 2"][0] == pytest.approx(missing)
+    forgotten = -(code.P * code.F)[(w < 0.5) | (w > 2)].sum()
+    assert forgotten == -0.25
+    assert found["masked outside [0.5, 2]"][0] == pytest.approx(forgotten)
+
+
+def test_mask_keeps_weights_on_its_bounds():
+    w = np.array([0.4, 0.5, 2.0, 2.1])
+    assert code.masked(w, np.ones(4), 0.5, 2.0) == pytest.approx(2.5 / 4)
 
 
 def test_resampling_keeps_the_mean_and_adds_variance():
@@ -84,9 +158,16 @@ def test_resampling_keeps_the_mean_and_adds_variance():
     again = rng.choice(f, (200_000, 3), p=w / w.sum()).mean(1)
     assert again.mean() == pytest.approx(code.self_normalised(w, f), abs=2e-3)
     assert again.var() == pytest.approx(code.resampled_variance(w, f), rel=0.02)
-    found = code.comparison()
-    assert found["resampled"][0] == found["self-normalised"][0]
-    assert found["resampled"][1] > found["self-normalised"][1]
+    # the whole chain, drawn: 8 from q, then 8 of these by weight
+    ratio = code.P / code.Q
+    first = rng.choice(3, (60_000, 8), p=code.Q)
+    chance = ratio[first] / ratio[first].sum(1, keepdims=True)
+    u = rng.random((60_000, 8, 1))
+    pick = (u > chance.cumsum(1)[:, None, :-1]).sum(-1)
+    value = code.F[np.take_along_axis(first, pick, 1)].mean(1)
+    found = code.comparison(8)["resampled"]
+    assert value.mean() - TARGET == pytest.approx(found[0], abs=4e-3)
+    assert value.std() == pytest.approx(found[1], rel=0.01)
 
 
 def test_effective_share_at_its_ends():
@@ -111,7 +192,16 @@ def test_claim_shares_at_100_and_1000_tokens():
     assert code.true_share(tokens, 0.03)[1] == pytest.approx(0.407, abs=5e-4)
     seen = code.seen_share(tokens, 0.1, np.random.default_rng(0))
     assert seen[0] == pytest.approx(0.39, abs=0.01)
-    assert 200 < seen[1] / code.true_share(tokens, 0.1)[1] < 500
+    assert seen[1] == pytest.approx(0.016, abs=5e-4)
+
+
+def test_claim_median_mean_weight_of_such_a_batch():
+    # 1,000 tokens at 0.1: sd of the summed log-ratio is sqrt(10)
+    rng = np.random.default_rng(0)
+    logs = rng.normal(-5, 10**0.5, (4000, 512))
+    means = np.exp(logs).mean(1)
+    assert np.median(means) == pytest.approx(0.6, abs=0.05)
+    assert np.exp(logs).mean() == pytest.approx(1, abs=0.2)
 
 
 def simulated_pulls(s, n, rng):
@@ -131,6 +221,78 @@ def test_pulls_against_a_simulation(s):
     *got, log_rate = code.prompt_pulls(s, 4).values()
     assert got == pytest.approx(want, rel=0.03)
     assert log_rate == 1 / s
+
+
+def test_claim_best_of_n_has_the_weight_of_rewards_over_their_mean():
+    # (r - mean) / mean over n samples, 0 if all fail: MaxRL as coded
+    s, n = 0.3, 4
+    got = 0.0
+    for right in product((0, 1), repeat=n):
+        c = sum(right)
+        chance = s**c * (1 - s) ** (n - c)
+        score = [1 - s if r else -s for r in right]
+        if c:
+            got += chance * sum(
+                (r - c / n) / (c / n) * x for r, x in zip(right, score, strict=True)
+            )
+    got /= n * s * (1 - s)
+    best = "best of n, failures kept"
+    assert got == pytest.approx(code.prompt_pulls(s, n)[best])
+    assert code.prompt_pulls(s, 1)[best] == 0
+    assert code.prompt_pulls(s, 1)["mean over the accepted"] == pytest.approx(1)
+
+
+def test_claim_best_of_n_without_failures_is_the_mean_over_the_accepted():
+    rng = np.random.default_rng(5)
+    s, n = 0.2, 4
+    found = (rng.random((400_000, n)) < s).any(1)
+    pull = (found * (1 - s)).mean() / (s * (1 - s))
+    want = code.prompt_pulls(s, n)["mean over the accepted"]
+    assert pull == pytest.approx(want, rel=0.01)
+
+
+def test_claim_mean_over_the_accepted_is_a_sum_of_pass_at_k_gradients():
+    s, n = 0.3, 5
+    slope = sum((1 - s) ** (k - 1) for k in range(1, n + 1))
+    want = code.prompt_pulls(s, n)["mean over the accepted"]
+    assert slope == pytest.approx(want)
+
+
+def test_claim_pooling_over_the_batch_weighs_prompts_equally():
+    # 500 easy and 500 hard prompts, 8 samples each, one mean over the kept
+    rng = np.random.default_rng(6)
+    rates, n = np.array([0.1, 0.6]), 8
+    kept = [(rng.random((500, n)) < s).sum() for s in rates]
+    pulls = [
+        c * (1 - s) / sum(kept) / (s * (1 - s))
+        for c, s in zip(kept, rates, strict=True)
+    ]
+    assert pulls[0] == pytest.approx(pulls[1], rel=0.1)
+    per_prompt = 2 * np.array(pulls)  # half of the prompts are of each kind
+    assert per_prompt == pytest.approx(1 / rates.mean(), rel=0.1)
+
+
+def test_claim_mean_over_each_answers_tokens_rewards_short_right_answers():
+    # three answers: right and short, right and long, wrong
+    reward, length = np.array([1.0, 1.0, 0.0]), np.array([2.0, 10.0, 4.0])
+
+    def policy(logits):
+        return np.exp(logits) / np.exp(logits).sum()
+
+    def worth(logits):
+        return policy(logits) @ (reward / length)
+
+    logits, step = np.array([0.3, -0.2, 0.5]), 1e-6
+    numeric = [
+        (worth(logits + step * e) - worth(logits - step * e)) / (2 * step)
+        for e in np.eye(3)
+    ]
+    p = policy(logits)
+    score = np.eye(3) - p  # row y: gradient of log p(y)
+    expected = (p * reward / length) @ score
+    assert expected == pytest.approx(numeric, abs=1e-8)
+    token_mean = (p * reward) @ score  # summed scores over a common divisor
+    assert token_mean[1] > 0 > expected[1]
 
 
 def test_claim_pulls_tend_to_n_and_to_one():
@@ -219,3 +381,26 @@ def test_figures_show_the_data():
     assert true == pytest.approx(code.true_share(code.LENGTHS, 0.03))
     assert (seen[-3:] > 1.3 * true[-3:]).all()
     assert axes.get_yscale() == "log"
+    dots = axes.lines[3].get_ydata()
+    rng = np.random.default_rng(0)
+    assert dots == pytest.approx(code.seen_share(code.LENGTHS, 0.1, rng))
+
+
+def test_tables_print_the_functions():
+    def cells(table):
+        lines = table.splitlines()[2:]
+        return [[x.strip() for x in line.strip("|").split("|")] for line in lines]
+
+    by_name = {row[0]: row[1:] for row in cells(code.table_estimators())}
+    assert by_name["importance"] == ["0.000", "0.386", "0.386", "0.136"]
+    assert by_name["no weight"] == ["−0.250", "0.101", "0.270", "0.253"]
+    assert cells(code.table_variance())[0] == ["0.05", "0.048", "0.0429", "0.0385"]
+    assert cells(code.table_rejection())[2] == ["0.1", "0.200", "5.00", "0.9998"]
+    assert cells(code.table_best_of())[4] == [
+        "64",
+        "1.000",
+        "1.609",
+        "0.693",
+        "3.175",
+    ]
+    assert cells(code.table_pass())[2] == ["8", "0.9000", "0.8101"]

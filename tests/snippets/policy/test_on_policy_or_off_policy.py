@@ -90,31 +90,88 @@ def test_claim_what_each_instrument_sees():
     unseen = {n for n, (_, known, *_) in found.items() if known < 1e-12}
     assert unseen == {
         "nothing",
-        "temperature 0.6, raw log-probs",
+        "T = 0.6 in the engine only, raw",
+        "T = 0.6 in both, scaled",
         "half the late tokens discarded",
     }
     stuck = {n for n, (*_, plain, mended) in found.items() if mended > 1e-9}
     assert stuck == {
-        "temperature 0.6, raw log-probs",
-        "top-p 0.9, renormalised",
+        "T = 0.6 in the engine only, raw",
+        "T = 0.6 in both, raw",
+        "top-p 0.9 in the engine, renormalised",
         "half the late tokens discarded",
     }
-    assert found["nothing"][2] == 0
+    assert found["nothing"] == found["T = 0.6 in both, scaled"] == (0, 0, 0, 0)
+    hidden = [row[2] for row in found.values() if row[0] < 1e-12 and row[2] > 0]
+    assert len(found) == 10 and len(hidden) == 6
+    assert (round(min(hidden), 2), round(max(hidden), 2)) == (0.06, 0.31)
+
+
+def test_claim_raw_log_probs_alarm_and_spoil_on_policy_data():
+    seen, known, plain, mended = code.instruments()["T = 0.6 in both, raw"]
+    assert seen == plain == 0
+    assert known == pytest.approx(0.31, abs=0.005)
+    assert mended == pytest.approx(0.19, abs=0.005)
+
+
+def test_spread_by_hand_ignores_what_was_never_sampled():
+    pi = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
+    mu = np.array([[0.625, 0.375, 0.0], [0.1, 0.5, 0.4]])
+    values, shares = [0.8, 0.8, 2.0, 0.4, 1.5], [0.625, 0.375, 0.1, 0.5, 0.4]
+    mean = sum(s * v for s, v in zip(shares, values, strict=True)) / 2
+    var = sum(s * (v - mean) ** 2 for s, v in zip(shares, values, strict=True))
+    assert code.spread(pi, mu, mu) == pytest.approx((var / 2) ** 0.5)
+
+
+def test_error_is_relative_to_the_exact_gradient():
+    exact = np.array([[3.0, 0.0], [0.0, 4.0]])
+    assert code.error(exact + [[0.0, 2.0], [0.0, 0.0]], exact) == 0.4
+    assert code.error(0 * exact, exact) == 1
 
 
 def test_leaks_are_what_their_names_say():
     logits, _ = code.world()
     pi = code.softmax(logits)
-    cool = code.leaks()["temperature 0.6, scaled log-probs"][3]
-    assert cool == pytest.approx(
-        pi ** (1 / 0.6) / (pi ** (1 / 0.6)).sum(1, keepdims=True)
-    )
+    want = pi ** (1 / 0.6) / (pi ** (1 / 0.6)).sum(1, keepdims=True)
+    for where, what in (("the engine only", "raw"), ("the engine only", "scaled")):
+        trained, prox, logged, cool = code.leaks()[f"T = 0.6 in {where}, {what}"]
+        assert cool == pytest.approx(want)
+        assert trained == pytest.approx(pi) and prox == pytest.approx(pi)
+        assert logged == pytest.approx(pi if what == "raw" else want)
+    for what in ("raw", "scaled"):
+        trained, prox, logged, cool = code.leaks()[f"T = 0.6 in both, {what}"]
+        assert trained == pytest.approx(want) and prox == pytest.approx(want)
+        assert logged == pytest.approx(pi if what == "raw" else want)
+        assert cool == pytest.approx(want)
+    _, _, logged, mu = code.leaks()["top-p 0.9 in the engine, renormalised"]
+    assert logged == pytest.approx(mu) and (mu == 0).any()
+    assert mu == pytest.approx(code.nucleus(pi, 0.9))
     selected = code.leaks()["half the late tokens discarded"][3]
     assert selected[:, 0] / selected[:, -1] == pytest.approx(2 * pi[:, 0] / pi[:, -1])
     engine = code.leaks()["engine noise, sd 0.1"][3]
     gap = np.log(engine / pi)
     gap -= gap.mean(1, keepdims=True)
     assert gap.std() == pytest.approx(0.1, rel=0.15)
+
+
+def test_the_stale_policy_is_three_exact_steps_ahead():
+    logits, reward = code.world()
+    x = logits.copy()
+    for _ in range(3):
+        p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+        x = x + p * (reward - (p * reward).sum(1, keepdims=True))
+    want = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    pi, prox, logged, mu = code.leaks()["three updates stale"]
+    assert pi == pytest.approx(want) and prox == pytest.approx(want)
+    assert logged == pytest.approx(code.softmax(logits))
+    assert mu == pytest.approx(code.softmax(logits))
+
+
+def test_claim_one_step_off_against_two_epochs():
+    assert code.ages(4, 1, lag=1) == [4, 5, 6, 7]
+    assert code.ages(4, 1, epochs=2) == list(range(8))
+    assert code.ages(8192, 512) == list(range(16))
+    assert 32 * 16 == 512  # DAPO's mini-batch in verl: prompts times rollout.n
 
 
 def test_claim_updates_of_the_recipes():

@@ -16,6 +16,12 @@ def numeric(f, x, h=1e-6):
     return g
 
 
+def test_log_softmax_of_large_logits():
+    got = code.log_softmax(np.array([[1e4, 1e4], [0.0, np.log(3)]]))
+    want = np.log([[0.5, 0.5], [0.25, 0.75]])
+    assert got == pytest.approx(want)
+
+
 def test_dpo_loss_is_minus_log_sigmoid():
     for margin, beta in ((0.7, 0.1), (-3.0, 0.5), (200.0, 1.0)):
         want = np.log1p(np.exp(-beta * margin))
@@ -40,7 +46,10 @@ def test_group_advantages():
     assert code.group_advantages(np.array([1.0, 0.0])) == pytest.approx(
         [0.5**0.5, -(0.5**0.5)]
     )
-    assert code.group_advantages(np.full(8, 0.9)) == pytest.approx(np.zeros(8))
+    for equal in (np.full(8, 0.9), np.full(3, 0.1), np.array([1.0])):
+        assert (code.group_advantages(equal) == 0).all()
+    three = code.group_advantages(np.array([0.0, 1.0, 2.0]))
+    assert three == pytest.approx([-1, 0, 1])
 
 
 def test_kl_optimum_is_the_best_policy():
@@ -91,8 +100,46 @@ def test_claim_the_unseen_answer_is_free():
     losses = [code.pair_loss(code.with_unseen(m), 5) for m in (0.01, 0.5, 0.95)]
     assert losses == pytest.approx([losses[0]] * 3)
     assert losses[0] == pytest.approx(0.571, abs=5e-4)
-    found = code.same_pairs()
-    assert found["DPO, pairs of five, yet another"][0] @ code.REWARD < -2.7
+    pi, loss = code.same_pairs()["and one more"]
+    assert loss == pytest.approx(0.5713, abs=5e-5)
+    assert pi @ code.REWARD == pytest.approx(-2.77, abs=5e-3)
+
+
+def test_claim_all_rows_but_the_first_minimise_the_loss_on_the_pairs():
+    found = list(code.same_pairs().values())
+    assert found[0][1] == pytest.approx(np.log(2))
+    least = found[1][1]
+    rng = np.random.default_rng(1)
+    for pi, loss in found[1:]:
+        assert pi.sum() == pytest.approx(1)
+        assert loss == pytest.approx(least)
+        for _ in range(20):
+            other = pi * np.exp(0.3 * rng.normal(size=6))
+            assert code.pair_loss(other / other.sum(), 5) > least
+
+
+def test_table_pairs_by_hand():
+    rows = [r.split("|")[1:-1] for r in code.table_pairs().splitlines()[2:]]
+    for row, (name, (pi, loss)) in zip(rows, code.same_pairs().items(), strict=True):
+        got = [float(cell.replace("−", "-")) for cell in row[1:]]
+        reward = sum(p * r for p, r in zip(pi, code.REWARD, strict=True))
+        kl = sum(p * np.log(p / q) for p, q in zip(pi, code.REF, strict=True))
+        assert row[0].strip() == name
+        assert got[:2] == pytest.approx([loss, pi[5]], abs=6e-5)
+        assert got[2:] == pytest.approx([reward, kl], abs=6e-3)
+
+
+def test_table_push_is_the_two_functions():
+    rows = [r.split("|")[1:-1] for r in code.table_push().splitlines()[2:]]
+    heads = [row[0].strip() for row in rows]
+    assert heads == ["−10", "−2", "0", "2", "10"]
+    for row in rows:
+        m, *got = (float(cell.replace("−", "-")) for cell in row)
+        want = []
+        for beta in (0.1, 0.5):
+            right = 1 / (1 + np.exp(-beta * m))
+            want += [-np.log(right), beta * (1 - right)]
+        assert got == pytest.approx(want, abs=6e-5)
 
 
 def test_claim_descent_gives_the_unseen_the_mean_reward():
@@ -102,23 +149,59 @@ def test_claim_descent_gives_the_unseen_the_mean_reward():
     assert code.from_reference(5) == pytest.approx(want)
 
 
-def test_displacement_steps_are_the_gradients():
-    weights = np.array([0.4, -0.3])
+@pytest.mark.parametrize(
+    "beta, sft, other, kl", [(1.0, 0.0, 0.0, 0.0), (0.4, 0.3, 0.7, 0.6)]
+)
+def test_displacement_descends_the_stated_losses(beta, sft, other, kl):
+    start = np.array([0.3, 0.3, 0.4])
 
     def policy(w):
-        return np.exp(code.log_softmax(np.log(code.START) + code.FEATURES @ w))
+        z = np.array([w[0] + 0.2 * w[1], w[0], w[1]])
+        pi = start * np.exp(z)
+        return pi / pi.sum()
 
-    def loss(w):
-        h = np.log(policy(w) / code.START)
-        return float(code.dpo_loss(h[0] - h[1], 1.0))
+    def dpo(w):
+        pi = policy(w)
+        m = np.log(pi[0] / start[0]) - np.log(pi[1] / start[1])
+        return np.log1p(np.exp(-beta * m)) - sft * np.log(pi[0])
 
-    h = np.log(policy(weights) / code.START)
-    push = code.dpo_push(h[0] - h[1], 1.0)
-    want = push * (code.FEATURES[0] - code.FEATURES[1])
-    assert -numeric(loss, weights) == pytest.approx(want, abs=1e-8)
-    pi = policy(weights)
-    ours = (pi * (np.array([1.0, 0, 0]) - pi[0])) @ code.FEATURES
-    assert numeric(lambda w: policy(w)[0], weights) == pytest.approx(ours, abs=1e-8)
+    def sampled(w):
+        pi = policy(w)
+        return -pi[0] - other * pi[2] + kl * (pi * np.log(pi / start)).sum()
+
+    runs = code.displaced(5, 0.7, beta, sft, other, kl)
+    assert list(runs) == ["DPO", "policy gradient"]
+    for loss, path in zip((dpo, sampled), runs.values(), strict=True):
+        w = np.zeros(2)
+        for pi in path:
+            assert pi == pytest.approx(policy(w), abs=1e-7)
+            w = w - 0.7 * numeric(loss, w)
+
+
+def test_claim_every_beta_takes_the_same_path():
+    for beta in (0.1, 0.5, 2.0):
+        for pi in code.displaced(60, beta=beta)["DPO"]:
+            w = np.log(pi[0] / pi[1]) / 0.2
+            want = code.START * np.exp([0.2 * w, 0.0, w])
+            assert pi == pytest.approx(want / want.sum())
+    slow = code.displaced(60, beta=0.1)["DPO"][60]
+    assert slow[0] == pytest.approx(0.25, abs=5e-3)
+
+
+def test_claim_an_sft_term_holds_the_chosen_answer():
+    kept = code.displaced(sft=0.2)["DPO"][:, 0]
+    assert kept.min() >= 0.3 - 1e-9
+    assert kept[400] == pytest.approx(0.84, abs=5e-3)
+    dips = code.displaced(sft=0.05)["DPO"][:, 0]
+    assert dips.min() == pytest.approx(0.20, abs=5e-3)
+
+
+def test_claim_what_the_policy_gradient_owes_to_the_score():
+    with_kl = code.displaced(kl=1.0)["policy gradient"][400]
+    assert with_kl[0] == pytest.approx(0.50, abs=5e-3)
+    equal = code.displaced(other=1.0)["policy gradient"][400]
+    assert equal[2] == pytest.approx(0.996, abs=5e-4)
+    assert equal[0] < 0.003
 
 
 def test_claim_displacement():
@@ -132,6 +215,18 @@ def test_claim_displacement():
     assert sampled[400, 0] == pytest.approx(0.80, abs=5e-3)
 
 
+def test_claim_where_label_smoothing_and_ipo_stop():
+    beta, flip = 0.1, 0.1
+    m = np.linspace(0, 60, 60001)
+    right, wrong = code.dpo_loss(m, beta), code.dpo_loss(-m, beta)
+    smooth = (1 - flip) * right + flip * wrong
+    assert m[smooth.argmin()] == pytest.approx(np.log(9) / beta, abs=2e-3)
+    assert m[smooth.argmin()] == pytest.approx(22.0, abs=0.05)
+    robust = ((1 - flip) * right - flip * wrong) / (1 - 2 * flip)
+    assert (np.diff(robust) < 0).all() and robust[-1] < 0
+    assert 1 / (2 * beta) == 5
+
+
 def test_claim_silent_groups():
     assert code.silent(0.9, 8) == pytest.approx(0.43, abs=5e-3)
     assert code.silent(0.5, 2) == 0.5
@@ -139,7 +234,16 @@ def test_claim_silent_groups():
 
 def test_claim_bytes():
     assert code.gigabytes(7, 2, 3) == 2 * 112 + 3 * 14 == 266
+    assert code.gigabytes(7, 2, 1) == 238 and code.gigabytes(7, 1, 3) == 154
     rows = [r.split("|")[1:-1] for r in code.table_bytes().splitlines()[2:]]
+    spread = {
+        m: [float(r[3]) for r in rows if m in r[0]] for m in ("PPO", "GRPO", "DPO")
+    }
+    assert [(min(v), max(v)) for v in spread.values()] == [
+        (238, 266),
+        (126, 154),
+        (112, 126),
+    ]
     for row, (_, trained, frozen) in zip(rows, code.COPIES, strict=True):
         assert float(row[3]) == 7 * (16 * trained + 2 * frozen)
         assert float(row[4]) == 32 * (16 * trained + 2 * frozen)
@@ -150,4 +254,7 @@ def test_figure_shows_the_paths():
     for panel, path in zip((upper, lower), code.displaced().values(), strict=True):
         for k, line in enumerate(panel.lines):
             assert line.get_ydata() == pytest.approx(path[:, k])
+        words = [text.get_text() for text in panel.texts]
+        assert words == ["chosen", "rejected", "the other"]
+    assert "DPO" in upper.get_title(loc="left")
     assert upper.get_ylabel() == "probability"

@@ -1,0 +1,240 @@
+"""What is staleness, where does it come from, and how much is too much?
+
+Page: rollouts/staleness
+
+Source: Fu et al. 2025 (AReaL), Eq. 3: admission rule; own simulation on the
+    core of rollouts/rollout-long-tail.
+Notation: eta is the bound of the admission rule; lag = version that trains
+    minus version that wrote; a version is one weight publication.
+Units: lags in versions; time in decode steps; lengths in tokens.
+"""
+
+from functools import cache
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from snippets.policy.on_policy_or_off_policy import (
+    error,
+    gradient,
+    softmax,
+    world,
+)
+from snippets.rollouts.rollout_long_tail import (
+    Run,
+    Setup,
+    asynchronous,
+    prompts,
+)
+from snippets.rollouts.simulator import Request
+from snippets.show import label, markdown_table, new_figure
+
+Array = NDArray[np.float64]
+
+
+# --8<-- [start:lags]
+def lags(request: Request, version: int) -> dict[str, float]:
+    """The same response, four ages, in versions.
+
+    Args:
+        request: A finished response with its spans (version, tokens).
+        version: Version that trains on it.
+
+    Returns:
+        "first" and "last": age of the first and of the last token; "mean"
+        over the tokens; "fresh": share of tokens of age 0.
+    """
+    ages = [(version - v, n) for v, n in request.spans]
+    total = sum(n for _, n in ages)
+    return {
+        "first": ages[0][0],
+        "last": ages[-1][0],
+        "mean": sum(age * n for age, n in ages) / total,
+        "fresh": sum(n for age, n in ages if age == 0) / total,
+    }
+
+
+def capacity(version: int, eta: int, batch: int, accepted: int) -> int:
+    """AReaL's rule: how many more responses may be started now.
+
+    Args:
+        version: Updates made so far.
+        eta: The bound; 0 is synchronous.
+        batch: Responses per update.
+        accepted: Responses started so far, running ones included.
+    """
+    return max(0, (version + eta + 1) * batch - accepted)
+
+
+# --8<-- [end:lags]
+
+ETAS = (0, 1, 2, 4, 8)
+BASE = Setup(
+    slots=256, groups=32, size=4, train=4000.0, updates=26, warmup=14
+)
+SHARE = 0.5
+
+
+@cache
+def run(eta: int) -> Run:
+    """26 updates under the bound eta; half of the GPUs generate."""
+    return asynchronous(BASE, prompts(0, BASE.size), SHARE, eta)
+
+
+def used(eta: int) -> list[tuple[int, Request]]:
+    """(version that trains, response) of every update after the warm-up."""
+    return [
+        (k, request)
+        for k in range(BASE.warmup, BASE.updates)
+        for request in run(eta).batches[k]
+    ]
+
+
+@cache
+def summary(eta: int) -> dict[str, float]:
+    """Time per update, trainer's waiting share, lags and dropping."""
+    done = run(eta)
+    trains, ends = done.trains[BASE.warmup :], done.ends
+    time = ends[-1] - ends[BASE.warmup - 1]
+    busy = sum(end - start for start, end in trains)
+    each = [(lags(r, k), r.length) for k, r in used(eta)]
+    first = np.array([x["first"] for x, _ in each])
+    length = np.array([n for _, n in each], float)
+    over = first > eta
+    return {
+        "time": time / len(trains),
+        "wait": 1 - busy / time,
+        "first": float(first.mean()),
+        "p95": float(np.quantile(first, 0.95)),
+        "max": float(first.max()),
+        "last": float(np.mean([x["last"] for x, _ in each])),
+        "over": float(over.mean()),
+        "length": float(length[over].mean() / length.mean())
+        if over.any()
+        else float("nan"),
+    }
+
+
+def table_bound() -> str:
+    """What the bound buys and what it lets through."""
+    rows = []
+    for eta in ETAS:
+        s = summary(eta)
+        rows.append(
+            (
+                eta,
+                f"{s['time']:,.0f}",
+                f"{100 * s['wait']:.0f} %",
+                f"{s['first']:.1f}",
+                f"{s['p95']:.0f}",
+                f"{s['max']:.0f}",
+                f"{s['last']:.1f}",
+                f"{100 * s['over']:.0f} %",
+                "–" if np.isnan(s["length"]) else f"{s['length']:.1f}×",
+            )
+        )
+    heads = ["$\\eta$", "steps per update", "trainer waits", "mean lag"]
+    heads += ["95 %", "largest", "lag of last token", "above $\\eta$"]
+    return markdown_table(heads + ["their length"], rows, "rrrrrrrrr")
+
+
+# --- Lag and learning rate ------------------------------------------------
+
+
+@cache
+def stale_error(rate: float, lag: int) -> float:
+    """Error of the gradient with samples that are `lag` updates old.
+
+    Exact policy-gradient ascent in 64 contexts of 8 tokens; no weights;
+    relative to the on-policy gradient, mean over ten later updates.
+    """
+    logits, reward = world()
+    path = [logits]
+    for _ in range(lag + 10):
+        pi = softmax(path[-1])
+        path.append(path[-1] + rate * gradient(pi, pi, reward, 1.0))
+    errors = []
+    for k in range(lag, lag + 10):
+        pi, mu = softmax(path[k]), softmax(path[k - lag])
+        exact = gradient(pi, pi, reward, 1.0)
+        errors.append(error(gradient(pi, mu, reward, 1.0), exact))
+    return float(np.mean(errors))
+
+
+RATES = (0.1, 0.3, 1.0)
+AGES = (1, 2, 4, 8, 16)
+
+
+def table_rates() -> str:
+    """Error against lag for three learning rates."""
+    rows = [
+        (lag, *(f"{100 * stale_error(rate, lag):.1f} %" for rate in RATES))
+        for lag in AGES
+    ]
+    heads = ["lag", *(f"step size {rate:g}" for rate in RATES)]
+    return markdown_table(heads, rows, "rrrr")
+
+
+# --8<-- [start:share]
+def effective_share(lag: float, drift: float, tokens: int = 1) -> float:
+    """Share of the samples that importance weights leave, Gaussian model.
+
+    Args:
+        lag: Age in versions.
+        drift: Standard deviation of a token's log-ratio per version, all
+            versions pulling the same way.
+        tokens: Factors in the weight: 1 for a token's ratio, the length
+            for the product over a response.
+    """
+    return float(np.exp(-tokens * (lag * drift) ** 2))
+
+
+# --8<-- [end:share]
+
+
+def table_share() -> str:
+    """Effective share by lag: a token's ratio and an answer's product."""
+    rows = []
+    for lag in AGES:
+        rows.append(
+            (
+                lag,
+                *(
+                    f"{effective_share(lag, 0.005, n):.3g}"
+                    for n in (1, 1000, 8000)
+                ),
+            )
+        )
+    heads = ["lag", "one token", "product, 1,000 tokens", "8,000 tokens"]
+    return markdown_table(heads, rows, "rrrr")
+
+
+# --- Figure ---------------------------------------------------------------
+
+
+def figure_bound() -> Figure:
+    """Time per update and lags against the bound."""
+    figure, (time, lag) = new_figure(4.8, rows=2, sharex=True)
+    data = [summary(eta) for eta in ETAS]
+    x = range(len(ETAS))
+    time.plot(x, [d["time"] / 1000 for d in data], color="C0", marker="o")
+    time.axhline(BASE.train / (1 - SHARE) / 1000, color="grey", alpha=0.6)
+    label(
+        time,
+        4,
+        BASE.train / (1 - SHARE) / 1000,
+        "trainer's own time",
+        ha="right",
+        xytext=(0, 5),
+    )
+    time.set(ylabel="1,000 steps per update", ylim=(0, None))
+    time.set_title("Speed is bought by 2, age goes on rising", loc="left")
+    lag.plot(x, [d["max"] for d in data], color="C1", marker="o", ms=4)
+    lag.plot(x, [d["first"] for d in data], color="C0", marker="o", ms=4)
+    lag.plot(x, ETAS, "--", color="C5")
+    label(lag, 3, data[3]["max"], "oldest", "C1", xytext=(-44, 0))
+    label(lag, 2.6, 1.4, "mean = bound η", "C0", xytext=(0, -4))
+    lag.set(xlabel="bound η, versions", ylabel="lag of first token")
+    lag.set_xticks(list(x), [str(eta) for eta in ETAS])
+    return figure
