@@ -335,7 +335,9 @@ def figure_steps() -> Figure:
     plain = [np.abs(m.free).mean() for m in dense]
     size.plot(SIZES, plain, "--", color="C5", **dots)
     label(size, 1e-3, two[0], "flipped, top 2 of 16", "C1", xytext=(0, 9))
-    label(size, 1e-3, eight[0], "flipped, top 8 of 128", "C2", xytext=(0, -16))
+    label(
+        size, 1e-3, eight[0], "flipped, top 8 of 128", "C2", xytext=(0, -16)
+    )
     label(size, 1e-2, kept[2], "routes replayed", "C0", xytext=(2, -16))
     label(size, 3e-3, plain[1], "dense", "C5", xytext=(-24, 9))
     size.axhline(np.log(1.2), color="grey", alpha=0.6)

@@ -2,7 +2,7 @@
 
 from itertools import product
 from math import exp, isclose, log, prod, sqrt
-from statistics import stdev
+from statistics import NormalDist, stdev
 
 import pytest
 import torch
@@ -370,8 +370,9 @@ def test_claim_mean_log_s_can_be_positive_if_lengths_differ():
 # --- Not an importance weight -------------------------------------------------
 
 
-def test_pass_rates_by_enumeration():
-    old, new, length = 0.4, 0.55, 5
+@pytest.mark.parametrize("length", [4, 5])  # an even one can tie
+def test_pass_rates_by_enumeration(length):
+    old, new = 0.4, 0.55
     expected = dict.fromkeys(("old", "new", "product", "s", "mean w", "E s"), 0)
     for flips in product((0, 1), repeat=length):
         w = [new / old if f else (1 - new) / (1 - old) for f in flips]
@@ -435,14 +436,71 @@ def test_claim_bf16_cannot_hold_the_band():
 # --- Tables and figures as data -----------------------------------------------
 
 
-def test_tables():
-    assert g.table_weights().count("\n") == 5
-    assert "1.078" in g.table_weights()
-    assert "0.00063" in g.table_spread()
-    assert "15 %" in g.table_clipped()
-    assert "0.8973" in g.table_estimates()
-    assert "97 %" in g.table_engine() and "0.9985" in g.table_engine()
-    assert "replayed" in g.table_moe()
+def cells(table: str, row: int) -> list[str]:
+    """Cells of a table's body row, 0 the first."""
+    return [x.strip() for x in table.splitlines()[row + 2].split("|")[1:-1]]
+
+
+def test_bands_are_the_papers():
+    assert g.GSPO_BAND == (3e-4, 4e-4) and g.GRPO_BAND == (0.2, 0.27)
+
+
+def test_table_weights():
+    s = "1.078"
+    assert cells(g.table_weights(), 0) == [
+        "0.5",
+        "1.649",
+        "0.000",
+        "1.649",
+        s,
+        "0.000",
+        s,
+    ]
+    assert cells(g.table_weights(), 1)[1:4] == ["0.741", "0.741", "0.000"]
+
+
+def test_table_spread():
+    # 1,000 tokens: token, product, product correlated, s, s correlated
+    expected = ["1,000", "0.02", "0.63", "2.1", "0.00063", "0.0021"]
+    assert cells(g.table_spread(), 2) == expected
+
+
+def test_table_clipped():
+    # sigma 0.02: deviation 0.02 / sqrt(1000), mean -2e-4
+    sd = NormalDist(-2e-4, 0.02 / sqrt(1000))
+    good, bad = 1 - sd.cdf(log(1.0004)), sd.cdf(log(0.9997))
+    row = cells(g.table_clipped(), 2)
+    assert row[3:6] == [f"{100 * x:.0f} %" for x in (good, bad, (good + bad) / 2)]
+    token = NormalDist(-0.005, 0.1)
+    share = (1 - token.cdf(log(1.27)) + token.cdf(log(0.8))) / 2
+    assert cells(g.table_clipped(), 4)[6] == f"{100 * share:.1f} %" == "1.1 %"
+
+
+def test_table_engine():
+    # KL 1.5e-3, 8,000 tokens: deviation sqrt(2 KL / T)
+    s = NormalDist(-1.5e-3, sqrt(2 * 1.5e-3 / 8000))
+    row = cells(g.table_engine(), 2)
+    assert row[1] == "0.9985"
+    assert row[5] == f"{100 * s.cdf(log(0.9997)):.0f} %" == "97 %"
+    assert row[4] == f"{100 * (1 - s.cdf(log(1.0004))):.2g} %"
+
+
+def test_table_moe():
+    replayed, free, _, _, (low, high) = g.flips()
+    for row, log_w, kl in ((0, replayed, low), (1, free, high)):
+        line = cells(g.table_moe(), row)
+        assert line[1] == f"{log_w.std():.3f}"
+        assert line[3].startswith(f"${kl:.1e}"[:4])
+        silent = (log_w.mean(1).exp() < 0.9997).double().mean()
+        assert line[7] == f"{100 * silent:.0f} %"
+
+
+def test_table_estimates():
+    row = cells(g.table_estimates(), 3)
+    assert row[0] == "1,001" and row[2] == row[3] == "0.8973"
+    e = g.pass_rates(1001, 0.5, 0.52)
+    assert row[4:6] == [f"{e['mean w']:.4f}", f"{e['s']:.4f}"]
+    assert row[4] != row[5]
 
 
 def test_figure_scale():
@@ -454,12 +512,18 @@ def test_figure_scale():
     assert product_line.get_ydata()[-1] == pytest.approx(0.02 * sqrt(1e5))
     assert correlated.get_ydata()[-1] == pytest.approx(0.002, rel=0.01)
     assert "nats" in axes.get_ylabel() and "tokens" in axes.get_xlabel()
+    band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert (band.y0, band.y1) == pytest.approx((3e-4, 4e-4))
 
 
 def test_figure_moe():
     tokens, responses = g.figure_moe().axes
     assert "nats" in tokens.get_xlabel() and "nats" in responses.get_xlabel()
     replayed, free, *_ = g.flips()
+    band = [x for x in responses.patches if not isinstance(x, StepPatch)][0]
+    inverse = responses.transData.inverted()
+    extents = band.get_extents().transformed(inverse)
+    assert (extents.x0, extents.x1) == pytest.approx((-3e-4, 4e-4))
     for axes, data in (
         (tokens, (replayed, free)),
         (responses, (replayed.mean(1), free.mean(1))),

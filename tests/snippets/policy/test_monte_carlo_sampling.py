@@ -382,6 +382,7 @@ def test_figures_show_the_data():
     assert (seen[-3:] > 1.3 * true[-3:]).all()
     assert axes.get_yscale() == "log"
     dots = axes.lines[3].get_ydata()
+    assert list(axes.lines[4].get_ydata()) == [1 / 512] * 2
     rng = np.random.default_rng(0)
     assert dots == pytest.approx(code.seen_share(code.LENGTHS, 0.1, rng))
 
@@ -396,6 +397,7 @@ def test_tables_print_the_functions():
     assert by_name["no weight"] == ["−0.250", "0.101", "0.270", "0.253"]
     assert cells(code.table_variance())[0] == ["0.05", "0.048", "0.0429", "0.0385"]
     assert cells(code.table_rejection())[2] == ["0.1", "0.200", "5.00", "0.9998"]
+    assert cells(code.table_best_of())[0][:2] == ["2", "0.360"]
     assert cells(code.table_best_of())[4] == [
         "64",
         "1.000",

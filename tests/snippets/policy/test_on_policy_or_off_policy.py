@@ -123,6 +123,34 @@ def test_spread_by_hand_ignores_what_was_never_sampled():
     assert code.spread(pi, mu, mu) == pytest.approx((var / 2) ** 0.5)
 
 
+def deviation(top, bottom, mu):
+    """Weighted standard deviation of top / bottom over the samples of mu."""
+    kept = mu > 0
+    share, ratio = mu[kept] / mu.sum(), top[kept] / bottom[kept]
+    return np.sqrt(np.cov(ratio, aweights=share, ddof=0))
+
+
+def test_instruments_are_what_the_columns_say():
+    _, reward = code.world()
+    for name, (pi, prox, logged, mu) in code.leaks().items():
+        seen, known, plain, mended = code.instruments()[name]
+        assert seen == pytest.approx(deviation(pi, prox, mu), abs=1e-12)
+        assert known == pytest.approx(deviation(pi, logged, mu), abs=1e-12)
+        weight = pi / np.where(logged > 0, logged, np.inf)
+        exact = sampled_gradient(pi, pi, reward, np.ones_like(pi))
+        for w, got in ((np.ones_like(pi), plain), (weight, mended)):
+            gap = sampled_gradient(pi, mu, reward, w) - exact
+            want = np.sqrt((gap**2).sum() / (exact**2).sum())
+            assert got == pytest.approx(want, abs=1e-12)
+
+
+def test_table_of_leaks_has_its_numbers_in_order():
+    rows = {r.split("|")[1].strip(): r for r in code.table_leaks().splitlines()}
+    assert "| 0.000 | 0.152 | 13 % | 0 % |" in rows["three updates stale"]
+    assert "| 0.152 | 0.152 | 13 % | 0 % |" in rows["fourth mini-batch"]
+    assert "| 0.000 | 0.310 | 0 % | 19 % |" in rows["T = 0.6 in both, raw"]
+
+
 def test_error_is_relative_to_the_exact_gradient():
     exact = np.array([[3.0, 0.0], [0.0, 4.0]])
     assert code.error(exact + [[0.0, 2.0], [0.0, 0.0]], exact) == 0.4

@@ -1,0 +1,346 @@
+"""What are vLLM's PagedAttention and continuous batching?
+
+Page: rollouts/paged-attention
+
+Source: Kwon et al. 2023 (block tables); vLLM's design document of its
+    prefix cache (full blocks, append-only tables, LRU queue).
+Notation: B tokens per block; logical block j of a sequence lies in physical
+    block table[j]; T tokens, d head size.
+Units: lengths in tokens, memory in blocks or bytes, time in decode steps.
+"""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from snippets.rollouts.rollout_long_tail import draw_lengths
+from snippets.show import label, markdown_table, new_figure
+
+Array = NDArray[np.float64]
+
+
+# --8<-- [start:attention]
+def paged_attention(
+    query: Array, keys: Array, values: Array, table: list[int], tokens: int
+) -> Array:
+    """Attention of one query over keys and values kept in blocks.
+
+    Args:
+        query: (d,) of one head.
+        keys: (blocks, B, d), the whole pool, in physical order.
+        values: (blocks, B, d).
+        table: Physical block of each logical block of the sequence.
+        tokens: Length of the sequence; the last block may be partly used.
+
+    Returns:
+        (d,) softmax(q k / sqrt(d)) v, by a running maximum and normaliser.
+    """
+    size, width = keys.shape[1:]
+    top, norm, out = -np.inf, 0.0, np.zeros(width)
+    for logical, physical in enumerate(table):
+        used = min(size, tokens - logical * size)
+        score = keys[physical, :used] @ query / width**0.5
+        new = max(top, score.max())
+        weight = np.exp(score - new)
+        shrink = np.exp(top - new)
+        norm = norm * shrink + weight.sum()
+        out = out * shrink + weight @ values[physical, :used]
+        top = new
+    return out / norm
+
+
+# --8<-- [end:attention]
+
+
+# --8<-- [start:cache]
+@dataclass
+class Pool:
+    """Blocks of a KV cache, shared by hash, evicted least recently used.
+
+    Attributes:
+        size: Tokens per block.
+        free: Blocks nobody uses, the next to go first; value: its hash.
+        users: How many sequences use a block.
+        cached: Hash of (parent hash, tokens of the block, extra) to block.
+    """
+
+    size: int
+    free: OrderedDict[int, int | None]
+    users: dict[int, int] = field(default_factory=dict)
+    cached: dict[int, int] = field(default_factory=dict)
+
+    def hashes(self, tokens: list[int], extra: str = "") -> list[int]:
+        """One hash for each full block; it covers all tokens before it."""
+        found, parent = [], 0
+        for end in range(self.size, len(tokens) + 1, self.size):
+            block = tuple(tokens[end - self.size : end])
+            parent = hash((parent, block, extra))
+            found.append(parent)
+        return found
+
+    def allocate(self, tokens: list[int], extra: str = "") -> list[int]:
+        """Blocks for a prompt: those found in the cache, then new ones.
+
+        At least one token must be computed for its logits, so a hit ends
+        before the last token.
+
+        Raises:
+            MemoryError: Not enough free blocks; nothing is changed.
+        """
+        names, hits = self.hashes(tokens, extra), []
+        for name in names[: (len(tokens) - 1) // self.size]:
+            if name not in self.cached:
+                break
+            hits.append(self.cached[name])
+        need = -(-len(tokens) // self.size) - len(hits)
+        if need > len(self.free) - sum(block in self.free for block in hits):
+            raise MemoryError(f"{need} blocks wanted, {len(self.free)} free")
+        for block in hits:
+            self.free.pop(block, None)
+        table = hits + [self._pop() for _ in range(need)]
+        for block in table:
+            self.users[block] = self.users.get(block, 0) + 1
+        for name, block in list(zip(names, table, strict=False))[len(hits) :]:
+            self.cached.setdefault(name, block)
+        return table
+
+    def release(self, table: list[int]) -> None:
+        """Give back a sequence's blocks, the last one first to be reused."""
+        names = {block: name for name, block in self.cached.items()}
+        for block in reversed(table):
+            self.users[block] -= 1
+            if not self.users[block]:
+                self.free[block] = names.get(block)
+
+    def _pop(self) -> int:
+        block, name = self.free.popitem(last=False)
+        if name is not None:
+            del self.cached[name]
+        return block
+
+
+# --8<-- [end:cache]
+
+
+def pool(blocks: int, size: int = 16) -> Pool:
+    """An empty pool."""
+    return Pool(size, OrderedDict.fromkeys(range(blocks)))
+
+
+# --- Sizes ----------------------------------------------------------------
+
+
+# --8<-- [start:bytes]
+def kv_bytes(layers: int, kv_heads: int, head: int, width: int = 2) -> int:
+    """Bytes of keys and values per token, all layers; width per number."""
+    return 2 * layers * kv_heads * head * width
+
+
+def blocks_of_group(
+    prompt: int, response: int, group: int, size: int = 16, share: bool = True
+) -> int:
+    """Blocks that a group of responses to one prompt needs at its end.
+
+    Args:
+        prompt: Tokens of the prompt.
+        response: Tokens of each response.
+        group: Responses.
+        size: Tokens per block.
+        share: Full blocks of the prompt are held once, but never the block
+            with the prompt's last token.
+    """
+    alone = -(-(prompt + response) // size)
+    if not share:
+        return group * alone
+    shared = (prompt - 1) // size
+    return shared + group * (alone - shared)
+
+
+# --8<-- [end:bytes]
+
+MODELS = (
+    ("OPT-13B, 40 heads", 40, 40, 128),
+    ("Llama-3.1-70B, 8 of 64", 80, 8, 128),
+    ("Qwen3-8B, 8 of 32", 36, 8, 128),
+    ("Qwen3-30B-A3B, 4 of 32", 48, 4, 128),
+)
+
+
+def table_bytes() -> str:
+    """Bytes per token, and what 16,384 tokens take."""
+    rows = []
+    for name, *shape in MODELS:
+        size = kv_bytes(*shape)
+        rows.append((name, f"{size:,}", f"{size * 16384 / 1e9:.2f}"))
+    heads = ["model, KV heads", "bytes per token", "16,384 tokens, GB"]
+    return markdown_table(heads, rows)
+
+
+def lengths(n: int = 4000) -> NDArray[np.int64]:
+    """Response lengths, lognormal, cap 32,768, seed 0."""
+    return draw_lengths(np.random.default_rng(0), n, 1)[:, 0]
+
+
+def table_waste() -> str:
+    """Memory that holds no token, by size of the block."""
+    n = lengths()
+    rows = []
+    for size in (1, 16, 128, 1024, 32768):
+        held = -(-n // size) * size
+        name = f"{size:,}" if size < 32768 else "32,768: no paging"
+        rows.append(
+            (
+                name,
+                f"{(held - n).mean():,.1f}",
+                f"{100 * (1 - n.sum() / held.sum()):.2f} %",
+            )
+        )
+    heads = ["tokens per block", "unused tokens per response", "unused"]
+    return markdown_table(heads, rows)
+
+
+def table_sharing() -> str:
+    """Blocks of 16 answers to one prompt, with and without sharing."""
+    rows = []
+    for prompt, response in ((1024, 512), (1024, 8192), (16384, 512)):
+        alone = blocks_of_group(prompt, response, 16, share=False)
+        shared = blocks_of_group(prompt, response, 16)
+        rows.append(
+            (
+                f"{prompt:,}",
+                f"{response:,}",
+                f"{alone:,}",
+                f"{shared:,}",
+                f"{100 * (1 - shared / alone):.0f} %",
+            )
+        )
+    heads = ["prompt", "response", "blocks, own", "shared prefix", "saved"]
+    return markdown_table(heads, rows, "rrrrr")
+
+
+# --- Serving under a memory limit -----------------------------------------
+
+
+@dataclass
+class Served:
+    """Result of one run: time, recomputed tokens, and (time, running)."""
+
+    time: int
+    recomputed: int
+    preemptions: int
+    trace: list[tuple[int, int]]
+
+
+# --8<-- [start:serve]
+def serve(
+    wanted: NDArray[np.int64],
+    blocks: int,
+    reserve: int | None = None,
+    batch: int | None = None,
+    size: int = 16,
+) -> Served:
+    """Generate all responses in a limited cache, one block per round.
+
+    Args:
+        wanted: Lengths of the responses, unknown to the scheduler.
+        blocks: Blocks of the cache.
+        reserve: Blocks reserved for each from the start; None: paged, a
+            block when it is needed, the youngest preempted if none is left.
+        batch: Fixed number that starts and ends together; None: whoever
+            fits starts at once.
+        size: Tokens per block: the length of a round in decode steps.
+    """
+    need = -(-wanted // size)
+    queue = deque(range(len(wanted)))
+    running: list[int] = []
+    have = np.zeros(len(wanted), int)
+    done = Served(0, 0, 0, [(0, 0)])
+
+    def held(i: int) -> int:
+        return reserve if reserve else have[i] + 1
+
+    while queue or running:
+        free = blocks - sum(held(i) for i in running)
+        while not reserve and free < 0:
+            last = running.pop()
+            free += held(last)
+            done.recomputed += int(have[last]) * size
+            done.preemptions += 1
+            queue.appendleft(last)
+        may = batch is None or not running
+        while queue and may and free >= held(queue[0]):
+            if batch is not None and len(running) == batch:
+                break
+            free -= held(queue[0])
+            running.append(queue.popleft())
+        done.trace.append((done.time, len(running)))
+        have[running] += 1
+        done.time += size
+        running = [i for i in running if have[i] < need[i]]
+    return done
+
+
+# --8<-- [end:serve]
+
+BLOCKS, REQUESTS = 65_536, 512
+
+
+@cache
+def schedules() -> dict[str, Served]:
+    """The same 512 responses in 1,048,576 tokens of cache, three ways."""
+    wanted = lengths(REQUESTS)
+    return {
+        "reserve 32,768, static batch": serve(wanted, BLOCKS, 2048, 32),
+        "reserve 32,768, continuous": serve(wanted, BLOCKS, 2048),
+        "paged, continuous": serve(wanted, BLOCKS),
+        "paged, a quarter of the cache": serve(wanted, BLOCKS // 4),
+    }
+
+
+def table_serve() -> str:
+    """Time, concurrency, preemption."""
+    total = int((-(-lengths(REQUESTS) // 16) * 16).sum())
+    rows = []
+    for name, run in schedules().items():
+        mean = total / run.time
+        rows.append(
+            (
+                name,
+                f"{run.time:,}",
+                f"{mean:.0f}",
+                f"{max(n for _, n in run.trace)}",
+                f"{run.preemptions:,}",
+                f"{100 * run.recomputed / total:.0f} %",
+            )
+        )
+    heads = ["schedule", "decode steps", "running, mean", "most"]
+    return markdown_table(heads + ["preemptions", "recomputed"], rows)
+
+
+def figure_serve() -> Figure:
+    """Running responses over time."""
+    figure, axes = new_figure(3.0)
+    shown = zip(
+        schedules().items(),
+        ("C2", "C1", "C0", "C5"),
+        ("-", "-", "-", "--"),
+        strict=True,
+    )
+    for (_, run), color, line in shown:
+        time, running = zip(*run.trace, strict=True)
+        axes.step(
+            np.array(time) / 1000, running, line, where="post", color=color
+        )
+    axes.set(xlabel="thousand decode steps", ylabel="responses running")
+    axes.set(yscale="log", ylim=(0.8, 900))
+    axes.set_yticks([1, 10, 100, 512], ["1", "10", "100", "512"])
+    axes.set_title("The same memory runs 512 at once, or 32", loc="left")
+    label(axes, 8, 230, "paged", "C0")
+    label(axes, 30, 100, "paged, a quarter of the cache", "C5")
+    label(axes, 40, 36, "reserved, continuous", "C1", xytext=(0, 0))
+    label(axes, 150, 36, "reserved, static", "C2", xytext=(0, 0))
+    return figure
