@@ -320,25 +320,6 @@ def table_weights() -> str:
     return markdown_table(heads, rows, "rrrrrrr")
 
 
-def table_spread() -> str:
-    """Deviation of three log-ratios against length, sigma 0.02."""
-    rows = []
-    for length in (1, 100, 1000, 10000):
-        rows.append(
-            (
-                f"{length:,}",
-                "0.02",
-                *(
-                    f"{f(0.02, length, shared):.2g}"
-                    for f in (sd_log_product, sd_log_s)
-                    for shared in (0.0, 0.01)
-                ),
-            )
-        )
-    heads = ["tokens $T$", "$\\log w_t$", "$\\log\\prod w_t$", "correlated"]
-    return markdown_table(heads + ["$\\log s$", "correlated"], rows, "rrrrrr")
-
-
 def table_clipped() -> str:
     """Share without gradient for Gaussian token noise, T = 1,000."""
     rows = []

@@ -147,6 +147,8 @@ def test_claim_short_answer():
     assert np.abs(s.free[~s.flipped]).mean() == pytest.approx(0.004, abs=5e-4)
     assert s.flipped.mean() == pytest.approx(0.005, abs=5e-4)
     assert code.jump(s) == pytest.approx(0.4, abs=0.05)
+    wide = code.jump(code.step(3e-3, *code.WIDE))
+    assert wide == pytest.approx(0.07, abs=0.005)
 
 
 def test_jump_and_outside():
@@ -160,7 +162,8 @@ def test_jump_and_outside():
 
 def test_shapes_are_those_named():
     rows = code.table_shapes().splitlines()[2:]
-    assert len(rows) == 5
+    want = ["1 of 16", "2 of 16", "2 of 64", "8 of 64", "8 of 128"]
+    assert [row[6:].split(" |")[0] for row in rows] == want
     for row in rows:
         name, flips, size, share, ratio = row.strip("| ").split(" | ")
         top, experts = name.removeprefix("top ").split(" of ")
@@ -287,6 +290,7 @@ def test_flip_table_columns(monkeypatch):
 
 def test_claim_storage():
     assert code.storage(1) == 384
+    assert code.storage(1, size=4) == 4 * 384
     assert code.storage(8192) == 3 * 2**20
     assert code.storage(8192 * 8192) / 1e9 == pytest.approx(25.8, abs=0.05)
 

@@ -428,6 +428,10 @@ def test_claim_bf16_cannot_hold_the_band():
         assert torch.tensor(x).bfloat16() == 1
         assert torch.tensor(x, dtype=torch.float32) != 1
     one = torch.tensor(1.0).bfloat16()
+    assert torch.tensor([0.9981, 1.0039]).bfloat16().eq(1).all()
+    assert torch.tensor([0.9979, 1.0040]).bfloat16().ne(1).all()
+    steps = torch.tensor([-1.0, -1.0 + 2**-8]).bfloat16()  # adjacent above
+    assert torch.tensor(-1.0 + 0.0019).bfloat16() == steps[0] != steps[1]
     assert torch.tensor(1.0 + 2**-7).bfloat16() > one
     assert torch.tensor(1.0 + 2**-9).bfloat16() == one
     assert torch.finfo(torch.bfloat16).eps == 2**-7
@@ -459,10 +463,10 @@ def test_table_weights():
     assert cells(g.table_weights(), 1)[1:4] == ["0.741", "0.741", "0.000"]
 
 
-def test_table_spread():
-    # 1,000 tokens: token, product, product correlated, s, s correlated
-    expected = ["1,000", "0.02", "0.63", "2.1", "0.00063", "0.0021"]
-    assert cells(g.table_spread(), 2) == expected
+def test_claim_spread_at_1000_tokens():
+    assert round(g.sd_log_product(0.02, 1000), 2) == 0.63
+    assert round(g.sd_log_s(0.02, 1000), 5) == 0.00063
+    assert round(g.sd_log_s(0.02, 1000, 0.01), 4) == 0.0021
 
 
 def test_table_clipped():
