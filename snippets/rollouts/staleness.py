@@ -56,13 +56,16 @@ def lags(request: Request, version: int) -> dict[str, float]:
 
 
 def capacity(version: int, eta: int, batch: int, accepted: int) -> int:
-    """AReaL's rule: how many more responses may be started now.
+    """AReaL's rule: how many more prompts may be started now.
 
     Args:
         version: Updates made so far.
         eta: The bound; 0 is synchronous.
-        batch: Responses per update.
-        accepted: Responses started so far, running ones included.
+        batch: Prompts per update.
+        accepted: Prompts accepted so far plus those that run.
+
+    Returns:
+        Room by age alone, 0 or more; slots are a second limit.
     """
     return max(0, (version + eta + 1) * batch - accepted)
 
@@ -74,31 +77,45 @@ BASE = Setup(
     slots=256, groups=32, size=4, train=4000.0, updates=26, warmup=14
 )
 SHARE = 0.5
+# Name: (share of the GPUs that generates, median length, sigma of its log).
+CASES = {
+    "as above": (SHARE, 3000.0, 0.9),
+    "80 % of the GPUs generate": (0.8, 3000.0, 0.9),
+    "35 % generate": (0.35, 3000.0, 0.9),
+    "median length 8,000": (SHARE, 8000.0, 0.9),
+    "lengths alike, σ = 0.4": (SHARE, 3000.0, 0.4),
+}
 
 
 @cache
-def run(eta: int) -> Run:
-    """26 updates under the bound eta; half of the GPUs generate."""
-    return asynchronous(BASE, prompts(0, BASE.size), SHARE, eta)
-
-
-def used(eta: int) -> list[tuple[int, Request]]:
-    """(version that trains, response) of every update after the warm-up."""
-    return [
-        (k, request)
-        for k in range(BASE.warmup, BASE.updates)
-        for request in run(eta).batches[k]
-    ]
+def run(eta: int, case: str = "as above", seed: int = 0) -> Run:
+    """26 updates under the bound eta."""
+    share, median, sigma = CASES[case]
+    source = prompts(seed, BASE.size, median=median, sigma=sigma)
+    return asynchronous(BASE, source, share, eta)
 
 
 @cache
-def summary(eta: int) -> dict[str, float]:
-    """Time per update, trainer's waiting share, lags and dropping."""
-    done = run(eta)
+def summary(
+    eta: int, case: str = "as above", seed: int = 0
+) -> dict[str, float]:
+    """Time per update, trainer's waiting share, lags and dropping.
+
+    Returns:
+        "time" in decode steps; "wait" and "over" (responses whose first
+        token is older than eta) as shares; "first", "p95", "max" of the
+        first token's lag and mean "last" in versions; "length" of the
+        older ones over the mean length of all.
+    """
+    done = run(eta, case, seed)
     trains, ends = done.trains[BASE.warmup :], done.ends
     time = ends[-1] - ends[BASE.warmup - 1]
     busy = sum(end - start for start, end in trains)
-    each = [(lags(r, k), r.length) for k, r in used(eta)]
+    each = [
+        (lags(request, k), request.length)
+        for k in range(BASE.warmup, BASE.updates)
+        for request in done.batches[k]
+    ]
     first = np.array([x["first"] for x, _ in each])
     length = np.array([n for _, n in each], float)
     over = first > eta
@@ -137,6 +154,27 @@ def table_bound() -> str:
     heads = ["$\\eta$", "steps per update", "trainer waits", "mean lag"]
     heads += ["95 %", "largest", "lag of last token", "above $\\eta$"]
     return markdown_table(heads + ["their length"], rows, "rrrrrrrrr")
+
+
+def table_cases() -> str:
+    """Which of the findings survive another split or other lengths."""
+    rows = []
+    for case in CASES:
+        low, high = summary(2, case), summary(8, case)
+        rows.append(
+            (
+                case,
+                f"{100 * high['wait']:.0f} %",
+                f"{low['first']:.1f}",
+                f"{high['first']:.1f}",
+                f"{100 * low['over']:.0f} %",
+                f"{low['length']:.1f}×",
+                f"{100 * high['over']:.0f} %",
+            )
+        )
+    heads = ["", "trainer waits, $\\eta=8$", "mean lag, $\\eta=2$"]
+    heads += ["$\\eta=8$", "above 2", "their length", "above 8"]
+    return markdown_table(heads, rows, "lrrrrrr")
 
 
 # --- Lag and learning rate ------------------------------------------------
@@ -228,8 +266,9 @@ def figure_bound() -> Figure:
         ha="right",
         xytext=(0, 5),
     )
-    time.set(ylabel="1,000 steps per update", ylim=(0, None))
-    time.set_title("Speed is bought by 2, age goes on rising", loc="left")
+    time.set(ylabel="1,000 decode steps", ylim=(0, None))
+    time.set_title("Time per update: no gain after η = 2", loc="left")
+    lag.set_title("Age goes on rising", loc="left")
     lag.plot(x, [d["max"] for d in data], color="C1", marker="o", ms=4)
     lag.plot(x, [d["first"] for d in data], color="C0", marker="o", ms=4)
     lag.plot(x, ETAS, "--", color="C5")

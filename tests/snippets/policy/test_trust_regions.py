@@ -355,6 +355,16 @@ def test_trpo_without_advantages_does_not_move():
     assert same is w.weights
 
 
+def test_claim_trpo_stays_where_it_is_if_no_step_passes(monkeypatch):
+    w, batch = small()
+    with monkeypatch.context() as m:  # every step is too far
+        m.setattr(page, "mean_kl", lambda old, new: np.inf)
+        assert trpo(w, batch, 0.01) is w.weights
+    with monkeypatch.context() as m:  # every step loses
+        m.setattr(page, "push", lambda *args: -push(*args))
+        assert trpo(w, batch, 1e-4) is w.weights
+
+
 # --- What each method bounds ----------------------------------------------
 
 
@@ -379,6 +389,15 @@ def test_measure_by_loops():
     assert m["out"] == pytest.approx(np.mean([abs(r - 1) > 0.2 for r in ratios]))
     gain = sum(now[s] @ w.values[s] - old[s] @ w.values[s] for s in range(5)) / 5
     assert m["gain"] == pytest.approx(gain) and gain > 0
+    # another centre: the weight still divides by the policy that sampled
+    middle = policy(w, improved(w, 1))
+    claimed = [
+        (now[s, t] - middle[s, t]) / old[s, t] * a * batch.scale
+        for s in range(5)
+        for t, a in zip(batch.tokens[s], batch.advantages[s], strict=True)
+    ]
+    m = measure(w, batch, new, improved(w, 1))
+    assert m["claimed"] == pytest.approx(np.mean(claimed))
 
 
 def rows(table):
@@ -506,7 +525,7 @@ def test_table_of_stops():
         == ["PPO, ε = 0.2", "up", "0.00012", "0.012", "0.120", "0.600"] + ["never"] * 2
     )
     assert got[6][2:] == ["never", "never", "never", "0.350", "0.750", "0.840"]
-    assert got[9][6] == "0.622"
+    assert got[8][2:4] == ["never", "2.5e-05"] and got[9][6] == "0.622"
 
 
 # --- Stale samples ---------------------------------------------------------
@@ -607,6 +626,8 @@ def test_table_of_horizons():
     table = rows(page.table_horizon())
     assert table["1,000"] == ["−0.3163", "−0.5003", "0.184", "2", "0.0002"]
     assert float(table["10,000"][3]) == 200
+    largest = 0.5**0.1  # |A| of the last token, if it is wrong
+    assert float(table["10"][3]) == pytest.approx(180e-6 * largest, rel=0.003)
     for text, cells in table.items():
         p = 0.5 ** (1 / int(text.replace(",", "")))
         assert p ** int(text.replace(",", "")) == pytest.approx(0.5)
