@@ -2,7 +2,7 @@
 
 Page: rollouts/partial-rollout-kv-cache
 
-Source: own model, a causal transformer of two layers without training.
+Source: own model, a small causal transformer without training.
 Notation: theta old weights, theta' new ones; stale: the new weights attend
     to keys and values that the old ones wrote.
 Units: KL in nats per token; sizes of updates relative to the weights.
@@ -24,7 +24,7 @@ from snippets.rollouts.paged_attention import kv_bytes
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
-LAYERS, WIDTH, VOCAB, LENGTH = 2, 16, 24, 16
+VOCAB = 24
 
 
 class Weights(NamedTuple):
@@ -63,14 +63,14 @@ def extend(w: Weights, tokens: list[int], old: Cache) -> tuple[Array, Cache]:
         Log-probabilities (V,) after the last token, and the longer cache.
     """
     keys, values = [list(x) for x in old.keys], [list(x) for x in old.values]
-    x = np.zeros(WIDTH)
+    x = np.zeros(w.embed.shape[1])
     for token in tokens:
         x = w.embed[token]
-        for layer in range(LAYERS):
+        for layer in range(len(w.q)):
             h = norm(x)
             keys[layer].append(w.k[layer] @ h)
             values[layer].append(w.v[layer] @ h)
-            score = np.array(keys[layer]) @ (w.q[layer] @ h) / WIDTH**0.5
+            score = np.array(keys[layer]) @ (w.q[layer] @ h) / len(h) ** 0.5
             share = np.exp(score - score.max())
             seen = share @ np.array(values[layer]) / share.sum()
             x = x + np.tanh(w.mix[layer] @ norm(x + seen))
@@ -83,16 +83,26 @@ def extend(w: Weights, tokens: list[int], old: Cache) -> tuple[Array, Cache]:
 # --8<-- [end:model]
 
 
-def empty() -> Cache:
+class Shape(NamedTuple):
+    """Layers and width of the model, tokens before the update."""
+
+    layers: int = 2
+    width: int = 16
+    length: int = 16
+
+
+def empty(w: Weights) -> Cache:
     """A cache of no tokens."""
-    return Cache(np.zeros((LAYERS, 0, WIDTH)), np.zeros((LAYERS, 0, WIDTH)))
+    nothing = np.zeros((len(w.q), 0, w.embed.shape[1]))
+    return Cache(nothing, nothing)
 
 
-def draw(rng: np.random.Generator) -> Weights:
+def draw(rng: np.random.Generator, shape: Shape = Shape()) -> Weights:
     """Random weights, or a random direction to move them in."""
-    square = (LAYERS, WIDTH, WIDTH)
-    shapes = ((VOCAB, WIDTH), square, square, square, square, (VOCAB, WIDTH))
-    return Weights(*(rng.standard_normal(s) / WIDTH**0.5 for s in shapes))
+    d = shape.width
+    square = (shape.layers, d, d)
+    shapes = ((VOCAB, d), square, square, square, square, (VOCAB, d))
+    return Weights(*(rng.standard_normal(s) / d**0.5 for s in shapes))
 
 
 def moved(w: Weights, step: Weights, size: float) -> Weights:
@@ -120,15 +130,16 @@ class Treated(NamedTuple):
     later: float
 
 
-def treat(size: float, seed: int) -> Treated:
-    """Update after 16 tokens; keep the cache or compute it anew."""
+def treat(size: float, seed: int, shape: Shape = Shape()) -> Treated:
+    """Update in mid-response; keep the cache or compute it anew."""
     rng = np.random.default_rng(seed)
-    old = draw(rng)
-    new = moved(old, draw(rng), size)
-    tokens = rng.integers(0, VOCAB, LENGTH + 9).tolist()
-    prefix, last, more = tokens[:LENGTH], tokens[LENGTH], tokens[LENGTH + 1 :]
-    _, written = extend(old, prefix, empty())
-    _, rebuilt = extend(new, prefix, empty())
+    old = draw(rng, shape)
+    new = moved(old, draw(rng, shape), size)
+    n = shape.length
+    tokens = rng.integers(0, VOCAB, n + 9).tolist()
+    prefix, last, more = tokens[:n], tokens[n], tokens[n + 1 :]
+    _, written = extend(old, prefix, empty(old))
+    _, rebuilt = extend(new, prefix, empty(new))
     before, _ = extend(old, [last], written)
     fresh, clean = extend(new, [last], rebuilt)
     stale, mixed = extend(new, [last], written)
@@ -154,23 +165,58 @@ def sweep() -> dict[float, Array]:
     }
 
 
+def band(share: Array) -> str:
+    """Median, and the 10 % and 90 % quantiles."""
+    low, middle, high = np.quantile(share, [0.1, 0.5, 0.9])
+    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+
+
 def table_stale() -> str:
     """Medians over seeds: what the update changes, what the cache adds."""
-    rows = []
-    for size, runs in sweep().items():
-        share = runs[:, 1] / runs[:, 0]
-        low, middle, high = np.quantile(share, [0.1, 0.5, 0.9])
-        rows.append(
-            (
-                f"{size:g}",
-                f"{np.median(runs[:, 0]):.1e}",
-                f"{np.median(runs[:, 1]):.1e}",
-                f"{middle:.2f} ({low:.2f}–{high:.2f})",
-                f"{np.median(runs[:, 2] / runs[:, 1]):.2f}",
-            )
+    rows = [
+        (
+            f"{size:g}",
+            f"{np.median(runs[:, 0]):.1e}",
+            f"{np.median(runs[:, 1]):.1e}",
+            band(runs[:, 1] / runs[:, 0]),
         )
+        for size, runs in sweep().items()
+    ]
     heads = ["update", "KL, old to new policy", "KL, stale cache"]
-    heads += ["stale / policy", "after 8 tokens more, of that"]
+    return markdown_table([*heads, "stale / policy"], rows, "rrrr")
+
+
+SHAPES = (
+    Shape(layers=1),
+    Shape(),
+    Shape(layers=4),
+    Shape(width=64),
+    Shape(layers=4, width=64),
+    Shape(length=64),
+)
+
+
+@cache
+def shape_runs() -> dict[Shape, Array]:
+    """For each shape a (16, 3) array at one size of update."""
+    return {
+        shape: np.array([treat(0.01, seed, shape) for seed in range(SEEDS)])
+        for shape in SHAPES
+    }
+
+
+def table_shapes() -> str:
+    """The share of the stale cache in models of other shapes."""
+    rows = [
+        (
+            *shape,
+            band(runs[:, 1] / runs[:, 0]),
+            f"{np.median(runs[:, 2] / runs[:, 1]):.2f}",
+        )
+        for shape, runs in shape_runs().items()
+    ]
+    heads = ["layers", "width", "tokens before", "stale / policy"]
+    heads += ["after 8 tokens more, of that"]
     return markdown_table(heads, rows, "rrrrr")
 
 

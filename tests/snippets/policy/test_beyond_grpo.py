@@ -135,6 +135,13 @@ def test_padding_has_no_weight(small):
         assert not w[~small.mask].any()
 
 
+def test_padding_of_minus_infinity_stays_out_of_the_value(small):
+    new = small.new.masked_fill(~small.mask[..., None], -torch.inf)
+    how = METHODS["CISPO"]
+    value = m.objective(small, new, how)
+    torch.testing.assert_close(value, m.objective(small, small.new, how))
+
+
 def test_unknown_switches(small):
     with pytest.raises(ValueError, match="hard"):
         m.objective(small, small.new, m.Method(gate="hard"))

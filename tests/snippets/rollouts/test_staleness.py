@@ -15,6 +15,7 @@ def test_lags_of_a_response_written_by_three_versions():
     assert got["mean"] == pytest.approx((3 * 5 + 2 * 3 + 0 * 2) / 10)
     assert got["fresh"] == pytest.approx(0.2)
     assert code.lags(request, 7)["last"] == 1
+    assert code.lags(request, 7)["fresh"] == 0
 
 
 def test_claim_capacity_of_areal():
