@@ -46,8 +46,8 @@ class Cache(NamedTuple):
 
 
 def norm(x: Array) -> Array:
-    """Root-mean-square normalisation of the last axis."""
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    """Root-mean-square normalisation of a vector (d,)."""
+    return x / (x @ x / len(x) + 1e-6) ** 0.5
 
 
 # --8<-- [start:model]
@@ -62,22 +62,22 @@ def extend(w: Weights, tokens: list[int], old: Cache) -> tuple[Array, Cache]:
     Returns:
         Log-probabilities (V,) after the last token, and the longer cache.
     """
-    keys, values = [list(x) for x in old.keys], [list(x) for x in old.values]
+    shape = len(w.q), len(tokens), w.embed.shape[1]
+    keys, values = (np.concatenate([x, np.zeros(shape)], 1) for x in old)
     x = np.zeros(w.embed.shape[1])
-    for token in tokens:
+    for t, token in enumerate(tokens, old.keys.shape[1]):
         x = w.embed[token]
         for layer in range(len(w.q)):
             h = norm(x)
-            keys[layer].append(w.k[layer] @ h)
-            values[layer].append(w.v[layer] @ h)
-            score = np.array(keys[layer]) @ (w.q[layer] @ h) / len(h) ** 0.5
+            keys[layer, t] = w.k[layer] @ h
+            values[layer, t] = w.v[layer] @ h
+            score = keys[layer, : t + 1] @ (w.q[layer] @ h) / len(h) ** 0.5
             share = np.exp(score - score.max())
-            seen = share @ np.array(values[layer]) / share.sum()
+            seen = share @ values[layer, : t + 1] / share.sum()
             x = x + np.tanh(w.mix[layer] @ norm(x + seen))
     logits = w.head @ norm(x)
     logits = logits - logits.max()
-    made = Cache(np.array(keys), np.array(values))
-    return logits - np.log(np.exp(logits).sum()), made
+    return logits - np.log(np.exp(logits).sum()), Cache(keys, values)
 
 
 # --8<-- [end:model]
@@ -91,13 +91,16 @@ class Shape(NamedTuple):
     length: int = 16
 
 
+SMALL = Shape()
+
+
 def empty(w: Weights) -> Cache:
     """A cache of no tokens."""
     nothing = np.zeros((len(w.q), 0, w.embed.shape[1]))
     return Cache(nothing, nothing)
 
 
-def draw(rng: np.random.Generator, shape: Shape = Shape()) -> Weights:
+def draw(rng: np.random.Generator, shape: Shape = SMALL) -> Weights:
     """Random weights, or a random direction to move them in."""
     d = shape.width
     square = (shape.layers, d, d)
@@ -130,7 +133,7 @@ class Treated(NamedTuple):
     later: float
 
 
-def treat(size: float, seed: int, shape: Shape = Shape()) -> Treated:
+def treat(size: float, seed: int, shape: Shape = SMALL) -> Treated:
     """Update in mid-response; keep the cache or compute it anew."""
     rng = np.random.default_rng(seed)
     old = draw(rng, shape)
@@ -188,7 +191,7 @@ def table_stale() -> str:
 
 SHAPES = (
     Shape(layers=1),
-    Shape(),
+    SMALL,
     Shape(layers=4),
     Shape(width=64),
     Shape(layers=4, width=64),
@@ -247,9 +250,9 @@ def figure_stale() -> Figure:
         )
         axes.plot(SIZES, middle, line, color=color, marker="o", ms=4)
         axes.fill_between(SIZES, low, high, color=color, alpha=0.15, lw=0)
-    label(axes, 0.003, 4e-5, "old policy → new", "C1", xytext=(-40, 16))
+    label(axes, 0.003, 4e-5, "old policy → new", "C1", xytext=(-50, 20))
     label(axes, 0.01, 2e-5, "stale cache", "C0", xytext=(14, -10))
-    axes.set(xscale="log", yscale="log", ylabel="KL of the next token")
+    axes.set(xscale="log", yscale="log", ylabel="KL of next token, nats")
     axes.set_xlabel("size of the update, relative to the weights")
     axes.set_title("A stale cache errs in step with the update", loc="left")
     return figure

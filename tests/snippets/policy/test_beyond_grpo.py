@@ -263,6 +263,29 @@ def test_claim_dynamic_sampling_multiplies_every_prompt_alike():
         assert per_kept * kept == pytest.approx(prompt_weight(p, 8, "std"))
 
 
+def test_claim_hard_prompts_weigh_at_most_group_minus_one():
+    for p in (1e-6, 0.01, 0.1, 0.5, 0.99):
+        w = prompt_weight(p, 16, "mean")
+        assert w < min(1 / p, 15) + 1e-9
+    assert prompt_weight(1e-6, 16, "mean") == pytest.approx(15, rel=1e-4)
+    grid = [k / 1000 for k in range(1, 1000)]
+    peak = max(grid, key=lambda p: (1 - (1 - p) ** 15) * (1 - p))
+    assert peak == pytest.approx(0.17, abs=0.01)
+
+
+def test_claim_answers_per_kept_group():
+    for p, want in ((0.5, 16), (0.99, 108)):
+        kept = 1 - p**16 - (1 - p) ** 16
+        assert round(16 / kept) == want
+
+
+def test_claim_negative_mean_flips_maxrl():
+    """SkyRL's division, rewards −1 and 1, one right of four."""
+    r = [1.0, -1.0, -1.0, -1.0]
+    a = [(x - mean(r)) / mean(r) for x in r]
+    assert a == [-3.0, 1.0, 1.0, 1.0]
+
+
 # --- One token --------------------------------------------------------------
 
 
@@ -289,6 +312,26 @@ def test_claim_sapo_also_damps_the_repair():
     assert c("SAPO", 8, a=-1.0) < 0.03
     assert c("GRPO", 0.5) == pytest.approx(0.5)
     assert c("SAPO", 0.5) == pytest.approx(0.47, abs=0.005)
+
+
+def test_claim_gspo_edges():
+    assert c("GSPO", 1.00035) > 1 and c("GSPO", 1.00045) == 0
+    assert c("GSPO", 0.99975, a=-1.0) > 0 and c("GSPO", 0.99965, a=-1.0) == 0
+
+
+def test_claim_trl_cispo_default_weighs_every_token_a_fifth():
+    """Cap at epsilon_high itself, which falls back to epsilon = 0.2."""
+    new = torch.tensor(-1.0, **DOUBLE, requires_grad=True)
+    r, a = torch.ones((), **DOUBLE), torch.tensor(-2.0, **DOUBLE)
+    for cap, want in ((0.2, 0.2), (5.0, 1.0)):
+        term = m.gated("cap", (1.0, cap - 1), r, a, new, new.detach())
+        (slope,) = torch.autograd.grad(term, new)
+        assert slope.item() / -2 == pytest.approx(want)
+
+
+def test_claim_simko_default_quantile_has_no_forks():
+    entropy = torch.tensor([0.1, 0.9, 0.9, 0.4])
+    assert not (entropy > entropy.quantile(1.0)).any()
 
 
 def test_claim_dppo_edges():
@@ -352,6 +395,20 @@ def test_claim_simko_moves_one_percent_and_keeps_the_sum():
     assert 0 < share < 0.25
 
 
+def test_claim_forks_are_strictly_above_the_quantile():
+    """6 tokens: the 0.8 quantile is the second largest entropy itself."""
+    b = m.sample(torch.Generator().manual_seed(3))
+    cut = replace(b, mask=torch.arange(30)[None].expand(40, 30) < 6)
+    same = torch.ones(40, 30, **DOUBLE)
+    a = torch.where(b.rewards == 1, 1.0, -1.0)[:, None] * same
+    new = cut.new.clone().requires_grad_()
+    ratio, _ = m.fork(cut, new, same, a, METHODS["SimKO"])
+    (slope,) = torch.autograd.grad(ratio.sum(), new)
+    forks = (slope.abs().sum(2) > 0)[:, :6].sum(1)
+    assert forks[b.rewards == 1].tolist() == [1] * 20
+    assert not forks[b.rewards == 0].any()
+
+
 def test_claim_simko_value_equals_grpo_apart_from_the_boost():
     b = m.batch()
     spread = m.Method(spread=0.01)
@@ -385,6 +442,11 @@ def test_table_of_the_batch():
             here = own[mixed & side][b.mask[mixed & side]]
             gone = 100 * (here == 0).double().mean().item()
             assert float(cell[:-2]) == pytest.approx(gone, abs=0.51)
+
+        a = advantages(b.rewards, b.group, METHODS[name].scale)[:, None]
+        size = own / a / m.divisors(b, METHODS[name])
+        top = max(x for x in size[b.mask].tolist() if abs(x) < 99)
+        assert float(cells[5]) == pytest.approx(top, abs=0.0051)
 
 
 def test_claim_batch_is_far_off_policy():

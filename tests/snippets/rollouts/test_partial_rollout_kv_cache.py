@@ -100,7 +100,7 @@ def divergence(p, q):
     return sum(np.exp(a) * (a - b) for a, b in zip(p, q, strict=True))
 
 
-@pytest.mark.parametrize("shape", [code.Shape(), code.Shape(3, 8, 5)])
+@pytest.mark.parametrize("shape", [code.SMALL, code.Shape(3, 8, 5)])
 def test_treat_against_an_independent_loop(shape):
     rng = np.random.default_rng(3)
     old = code.draw(rng, shape)
@@ -175,6 +175,11 @@ def test_claim_other_shapes_from_a_fifth_to_three_fifths():
         assert float(row[4]) == pytest.approx(fade, abs=0.006)
 
 
+def test_shapes_are_compared_at_an_update_of_a_hundredth():
+    assert code.shape_runs()[code.SMALL] == pytest.approx(code.sweep()[0.01])
+    assert all(runs.shape == (16, 3) for runs in code.shape_runs().values())
+
+
 def several(updates, seed):
     """Stale KL after updates spread evenly over 16 tokens, none flushed."""
     rng = np.random.default_rng(seed)
@@ -218,6 +223,7 @@ def test_claim_prefill_costs():
 
 def test_figure_shows_the_medians():
     (axes,) = code.figure_stale().axes
+    assert "nats" in axes.get_ylabel() and "relative" in axes.get_xlabel()
     assert axes.get_xscale() == axes.get_yscale() == "log"
     low, high = axes.collections, code.sweep()
     for patch, column in zip(low, (0, 1), strict=True):

@@ -1,0 +1,365 @@
+"""The limits of overlap, the pipeline by hand and by trace, the claims."""
+
+import math
+
+import numpy as np
+import pytest
+
+from snippets.rollouts import async_rl_frameworks as code
+from snippets.rollouts.rollout_long_tail import (
+    Setup,
+    asynchronous,
+    measure,
+    one_step_off,
+    prompts,
+)
+from snippets.rollouts.simulator import Request
+
+SMALL = Setup(slots=4, groups=2, size=1, train=10.0, updates=3, warmup=1)
+LENGTHS = (10, 30, 10, 10, 40, 10, 20, 20, 10, 10, 10, 10, 10, 10, 10, 10)
+
+
+def listed(lengths=LENGTHS):
+    """A source that hands out these lengths, one group each."""
+    left = iter(enumerate(lengths))
+
+    def source(groups):
+        return [Request(n, k) for k, n in (next(left) for _ in range(groups))]
+
+    return source
+
+
+# --- Limits ---------------------------------------------------------------
+
+
+def two_stages(g, t, batches):
+    """Wall time of `batches`, generation of k + 1 beside training on k."""
+    start = trained = 0.0  # of a batch's generation, of the last update
+    for _ in range(batches):
+        begin = max(start + g, trained)  # data is there, trainer is free
+        start, trained = begin, begin + t
+    return trained
+
+
+def test_limit_of_overlap_is_that_of_two_stages():
+    rng = np.random.default_rng(0)
+    for g, t in rng.uniform(0.1, 10, (50, 2)):
+        step = two_stages(g, t, 2000) - two_stages(g, t, 1000)
+        overlap, _ = code.bounds(g, t, g)
+        assert (g + t) * 1000 / step == pytest.approx(overlap)
+        assert 1 < overlap <= 2
+
+
+def test_claim_overlap_at_most_two_and_no_slot_idle_has_no_limit():
+    assert code.bounds(5, 5, 1)[0] == 2
+    assert code.bounds(9, 1, 9) == pytest.approx((10 / 9, 1))
+    assert code.bounds(32.0, 4.0, 0.0)[1] == 9
+    for g, t, w in ((30, 14, 9), (6, 4, 1.44), (3, 50, 2)):
+        idle = (g - w) / (g + t)  # all slots empty, share of GPU time
+        assert code.bounds(g, t, w)[1] == pytest.approx(1 / (1 - idle))
+
+
+def test_claim_splitting_full_engines_gains_nothing():
+    """w / share and t / (1 - share): the larger is least at w + t."""
+    w, t = 6.0, 14.0
+    steps = [max(w / x, t / (1 - x)) for x in np.linspace(0.001, 0.999, 9999)]
+    assert min(steps) == pytest.approx(w + t, rel=1e-3)
+    assert max(w / 0.3, t / 0.7) == pytest.approx(w + t)
+
+
+# --- The pipeline by hand -------------------------------------------------
+
+
+def test_synchronous_on_separate_gpus_by_hand():
+    """2 slots; an update takes 10 / (1 - 0.5) = 20 on the other half."""
+    run = code.pipeline(SMALL, listed(), 0.5, 0)
+    assert run.trains == [(30, 50), (60, 80), (120, 140)]
+    assert run.ends == [50, 80, 140]
+    for k, batch in enumerate(run.batches):
+        assert [r.spans[0][0] for r in batch] == [k, k]
+
+
+def test_interrupted_by_hand():
+    """eta 1: four requests at 0, two more at each update's start.
+
+    10 and 30 run; 10 ends at 20 (third), 10 at 30 (fourth); batch one is
+    ready at 20, trained 20-40 while the rule lets no more start.
+    """
+    run = code.pipeline(SMALL, listed(), 0.5, 1)
+    assert run.trains[0] == (20, 40)
+    assert sorted(r.length for r in run.batches[0]) == [10, 10]
+    # batch two: the 30 and the last 10, both ended at 30
+    assert run.trains[1] == (40, 60)
+    assert sorted(r.length for r in run.batches[1]) == [10, 30]
+    # 40 and 10 start at 40 under version 1, a 20 at 60; at 80 the 10 and the
+    # 40 are the oldest groups that are ready
+    assert run.trains[2] == (80, 100)
+    ten, forty = sorted(run.batches[2], key=lambda r: r.length)
+    assert ten.spans == [(1, 10)] and forty.spans == [(1, 20), (2, 20)]
+
+
+def test_drained_waits_for_running_and_holds_the_queue():
+    s = Setup(slots=4, groups=2, size=1, train=2.0, updates=3, warmup=1)
+    run = code.pipeline(s, listed((10, 30, 10, 10, 40, 10, 5, 5)), 0.5, 1, True)
+    # 10 and 10 are ready at 20, trained to 24; the 30 and a 10 end at 30
+    assert run.trains[0] == (20, 24)
+    assert run.trains[1] == (30, 34)
+    assert {len(r.spans) for b in run.batches for r in b} == {1}
+
+
+def test_publication_stops_both():
+    plain = code.pipeline(SMALL, listed(), 0.5, 0)
+    slow = code.pipeline(SMALL, listed(), 0.5, 0, publish=7.0)
+    assert [e - p for e, p in zip(slow.ends, plain.ends, strict=True)] == [0, 7, 14]
+    tokens = [r.length for b in slow.batches for r in b]
+    assert sum(tokens) == slow.engine.tokens
+
+
+# --- The pipeline against what it shares no code with ---------------------
+
+
+def test_interrupted_is_the_asynchronous_run_of_the_long_tail_page():
+    s = Setup(updates=4, warmup=2)
+    for share, eta in ((0.4, 2), (0.6, 0)):
+        mine = code.pipeline(s, prompts(3, s.size), share, eta)
+        other = asynchronous(s, prompts(3, s.size), share, eta)
+        assert mine.ends == other.ends
+        for a, b in zip(mine.batches, other.batches, strict=True):
+            assert [r.group for r in a] == [r.group for r in b]
+
+
+def versions(run):
+    return [len({v for v, _ in r.spans}) for b in run.batches for r in b]
+
+
+def test_only_interrupted_responses_mix_versions():
+    s = Setup(updates=4, warmup=2)
+    drained = code.pipeline(s, prompts(0, s.size), 0.4, 2, drain=True)
+    running = code.pipeline(s, prompts(0, s.size), 0.4, 2)
+    assert max(versions(drained)) == 1
+    assert np.mean(np.array(versions(running)) > 1) > 0.04
+
+
+@pytest.mark.parametrize("name", list(code.SCHEDULES))
+def test_idle_against_the_trace(name):
+    """Integrate the running requests and the bars of training."""
+    schedule, same = code.SCHEDULES[name]
+    s = Setup(updates=4, warmup=2)
+    run = schedule(s, prompts(1, s.size), 0.4)
+    since, until = run.ends[1], run.ends[-1]
+    span = until - since
+    if name == "one step off":  # its engine stops as the last update starts
+        since, until = run.trains[1][0], run.trains[-1][0]
+    trace = [*run.engine.trace, (math.inf, 0)]
+    area = sum(
+        n * max(0.0, min(t2, until) - max(t1, since))
+        for (t1, n), (t2, _) in zip(trace, trace[1:], strict=False)
+    )
+    work = sum(b - a for a, b in run.trains[2:]) / span
+    got = code.idle(s, run, None if same else 0.4)
+    slots = run.engine.slots
+    assert got["time"] == pytest.approx(span / 2)
+    assert got["trainer"] == pytest.approx(1 - work)
+    assert got["slots"] == pytest.approx(1 - area / slots / span, abs=1e-3)
+    gpus = {True: 1 - work - area / slots / span}.get(
+        same, 1 - 0.6 * work - 0.4 * area / slots / span
+    )
+    assert got["gpus"] == pytest.approx(gpus, abs=1e-3)
+    if "slow" not in name:
+        assert got["gpus"] == pytest.approx(measure(s, run)["idle"], abs=0.005)
+
+
+def test_equal_lengths_in_closed_form():
+    s = code.CASES["equal lengths"][0]
+    waves = math.ceil(s.groups * s.size / s.slots)
+    sync = code.found("synchronous, colocated", "equal lengths")
+    assert sync["time"] == waves * 3000 + s.train
+    assert sync["gpus"] == pytest.approx(0, abs=1e-12)
+    one = code.found("one step off", "equal lengths")
+    assert one["time"] == pytest.approx(s.train / 0.6, abs=1)
+
+
+# --- Claims ---------------------------------------------------------------
+
+
+def test_claim_gains_on_the_base_case():
+    gains = {name: code.gain(name) for name in code.SCHEDULES}
+    assert gains["one step off"] == pytest.approx(1.12, abs=0.005)
+    assert gains["asynchronous, drained"] == pytest.approx(1.13, abs=0.005)
+    assert gains["asynchronous, interrupted"] == pytest.approx(1.95, abs=0.005)
+    assert gains["partial rollout, colocated"] == pytest.approx(1.77, abs=0.005)
+    assert gains["synchronous, separate"] == pytest.approx(0.71, abs=0.005)
+    waste = [code.found(name)["gpus"] for name in code.SCHEDULES]
+    assert waste[0] == pytest.approx(0.50, abs=0.006)
+    assert waste[5] == pytest.approx(0.01, abs=0.006)
+
+
+def test_claim_where_asynchronous_loses():
+    fast = "asynchronous, interrupted"
+    for case in ("equal lengths", "training 5 × as long"):
+        assert code.gain(fast, case) < 0.88
+        assert code.gain("one step off", case) < 0.88
+    assert code.gain(fast, "equal lengths", code.limits("equal lengths")[2]) < 1
+    best = code.limits("training 5 × as long")
+    assert best[1] == pytest.approx(1.29, abs=0.005)
+    assert best[2] == pytest.approx(0.11, abs=0.005)
+
+
+def test_claim_more_than_two_where_the_tail_is_the_step():
+    case = "a slot for each response, training short"
+    overlap, full, share = code.limits(case)
+    assert overlap < 1.15 and full > 3.9
+    assert code.gain("asynchronous, interrupted", case, share) > 3.8
+    assert code.gain("one step off", case, share) < overlap
+
+
+def test_no_run_beats_its_limit():
+    for case in code.CASES:
+        overlap, full, share = code.limits(case)
+        assert code.gain("one step off", case) <= overlap
+        for x in (code.SHARE, share):
+            # 3 %: batches of finite length differ from the mean
+            assert code.gain("asynchronous, interrupted", case, x) < 1.03 * full
+
+
+def test_claim_a_publication_adds_its_own_length():
+    plain = code.found("asynchronous, interrupted")["time"]
+    slow = code.found("interrupted, slow publication")["time"]
+    assert slow - plain == pytest.approx(code.SLOW, abs=1)
+
+
+def test_claim_verl_tables():
+    """The arithmetic on numbers of verl's documentation."""
+    # one step off, FSDP2: 749 s a step, of which generation 321
+    assert code.bounds(321, 749 - 321, 321)[0] == pytest.approx(1.75, abs=0.005)
+    assert (19 * 60 + 18) / (15 * 60 + 34) == pytest.approx(1.24, abs=0.005)
+    # fully asynchronous, 128 GPUs
+    step, gen, old = 356.30, 177.85, 53.92
+    assert code.bounds(gen, step - gen, gen)[0] == pytest.approx(2.0, abs=0.005)
+    assert step / 150.63 == pytest.approx(2.37, abs=0.005)
+    assert (step - old) / 150.63 == pytest.approx(2.01, abs=0.005)
+    assert 113.16 < 113.81 and 150.72 < 177.85  # 64 GPUs, 128 GPUs
+    # V1, 150 steps: hours
+    assert 22.79 / 14.72 == pytest.approx(1.55, abs=0.005)
+    assert 22.79 / 14.10 == pytest.approx(1.62, abs=0.005)
+
+
+def test_lag_is_that_of_the_first_token():
+    name, means = "asynchronous, interrupted", []
+    for seed in range(code.SEEDS):
+        s = code.SETUP
+        run = code.pipeline(s, prompts(seed, s.size), code.SHARE, code.ETA)
+        ages = []
+        for version, batch in list(enumerate(run.batches))[s.warmup :]:
+            ages += [version - min(v for v, _ in r.spans) for r in batch]
+        means.append(sum(ages) / len(ages))
+    assert code.found(name)["lag"] == pytest.approx(np.mean(means))
+    assert code.found("one step off")["lag"] == 1
+
+
+def test_claim_figure_of_the_split():
+    one, fast = code.split("one step off"), code.split("asynchronous, interrupted")
+    assert max(one) == pytest.approx(1.23, abs=0.005)
+    assert max(fast) == fast[3] == pytest.approx(1.96, abs=0.005)
+    assert fast[-1] == pytest.approx(0.65, abs=0.005)
+    slow = code.SETUP.train / (1 - code.SHARE)
+    assert slow == pytest.approx(23_333, abs=1)
+
+
+def test_claim_break_even_in_updates():
+    """Twice as fast an update with 30 % more of them: 1.54."""
+    assert 2.0 / 1.3 == pytest.approx(1.54, abs=0.005)
+
+
+# --- Tables and figures ---------------------------------------------------
+
+
+def cells(table):
+    lines = table.strip().splitlines()
+    return [[c.strip() for c in x.strip("|").split("|")] for x in lines]
+
+
+def test_table_of_schedules():
+    heads, _, *rows = cells(code.table_schedules())
+    assert heads[3:6] == ["trainer idle", "slots empty", "GPUs idle"]
+    assert [row[0] for row in rows] == list(code.SCHEDULES)
+    for row in rows:
+        f = code.found(row[0])
+        sync = code.found("synchronous, colocated")
+        assert row[1] == f"{f['time']:,.0f}"
+        assert float(row[2][:-1]) == pytest.approx(sync["time"] / f["time"], abs=0.006)
+        shares = [float(x[:-1]) / 100 for x in row[3:6]]
+        wanted = [f["trainer"], f["slots"], f["gpus"]]
+        assert shares == pytest.approx(wanted, abs=0.0051)
+        assert float(row[6]) == pytest.approx(f["lag"], abs=0.051)
+
+
+def test_table_of_cases():
+    _, _, *rows = cells(code.table_cases())
+    assert [row[0] for row in rows] == list(code.CASES)
+    for row in rows:
+        case, sync = row[0], code.found("synchronous, colocated", row[0])
+        overlap, full, share = code.limits(case)
+        assert float(row[1][:-1]) == pytest.approx(100 * sync["gpus"], abs=0.51)
+        # one over the busy share: the second limit from the first column
+        assert full == pytest.approx(1 / (1 - sync["gpus"]), rel=1e-3)
+        assert [float(x[:-1]) for x in row[2:4]] == pytest.approx(
+            [overlap, full], abs=0.0051
+        )
+        assert float(row[4][:-1]) == pytest.approx(
+            code.gain("one step off", case), abs=0.0051
+        )
+        assert float(row[6][:-1]) == pytest.approx(100 * share, abs=0.51)
+        for cell, x in ((row[5], code.SHARE), (row[7], share)):
+            gain = code.gain("asynchronous, interrupted", case, x)
+            assert float(cell[:-1]) == pytest.approx(gain, abs=0.0051)
+
+
+def test_cases_change_what_their_names_say():
+    lengths = [r.length for r in prompts(0, 8, median=3000.0, sigma=0.0)(4)]
+    assert set(lengths) == {3000}
+    long = code.CASES["training 5 × as long"][0]
+    assert long.train == 5 * code.SETUP.train
+    each = code.CASES["a slot for each response, training short"][0]
+    assert each.slots == each.groups * each.size
+    s = code.SETUP
+    mine = code.SCHEDULES["one step off"][0](s, prompts(0, s.size), 0.4)
+    assert mine.ends == one_step_off(s, prompts(0, s.size), 0.4).ends
+
+
+def test_figure_of_timelines():
+    panels = code.figure_timelines().axes
+    assert panels[-1].get_xlabel() == "time, 1,000 decode steps"
+    for axes, name in zip(panels, code.SHOWN, strict=True):
+        title = axes.get_title(loc="left")
+        assert title == f"{name}: {code.found(name)['gpus']:.0%} idle"
+        run, same = code.timeline(name)
+        area, *bars = axes.collections
+        top = area.get_paths()[0].vertices[:, 1].max()
+        assert top == pytest.approx(100 if same else 40)
+        assert len(bars) == len(run.trains) == 6
+        for bar, (start, end) in zip(bars, run.trains, strict=True):
+            corners = bar.get_paths()[0].vertices
+            assert corners[:, 0].min() == pytest.approx(start)
+            assert corners[:, 0].max() == pytest.approx(end)
+            low = corners[:, 1].min(), corners[:, 1].max()
+            assert low == pytest.approx((0 if same else 40, 100))
+
+
+def test_figure_of_the_split():
+    (axes,) = code.figure_split().axes
+    overlap, full, _ = code.limits("as above")
+    names = ("asynchronous, interrupted", "one step off")
+    s = code.SETUP
+    sync = code.colocated(s, prompts(0, s.size))
+    for line, name in zip(axes.lines, names, strict=False):
+        gains = list(line.get_ydata())
+        assert list(line.get_xdata()) == [100 * x for x in code.SHARES]
+        for x in (0.6,):
+            run = code.SCHEDULES[name][0](s, prompts(0, s.size), x)
+            spans = [r.ends[-1] - r.ends[s.warmup - 1] for r in (sync, run)]
+            at = code.SHARES.index(x)
+            assert gains[at] == pytest.approx(spans[0] / spans[1])
+        assert min(gains) < 0.6 and max(gains) < full
+    levels = [line.get_ydata()[0] for line in axes.lines[2:]]
+    assert levels == pytest.approx([1, full, overlap])
