@@ -164,12 +164,13 @@ def test_gap_and_kl_by_definition():
 
 
 def test_greedy_differs_counts_every_pair():
+    """Changes of (first - second): -0.1 and 0.01; gaps 0.511 and 0.022."""
     one = np.log([[0.5, 0.3, 0.2], [0.45, 0.44, 0.11]])
-    other = one + np.array([[0.0, 0.1, 0.0], [0.0, 0.01, 0.0]])
+    other = one + np.array([[0.2, 0.3, 0.9], [0.04, 0.03, 0.0]])
     count = 0
     for lead in (np.log(0.5 / 0.3), np.log(0.45 / 0.44)):
-        for change in (0.1, 0.01):
-            count += change > lead
+        for change in (-0.1, 0.01):
+            count += abs(change) > lead
     got = code.greedy_differs(one, other)
     assert got == pytest.approx(count / 4 / 2) and count == 1
 
