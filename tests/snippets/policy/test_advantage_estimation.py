@@ -74,6 +74,14 @@ def test_whiten_has_mean_zero_and_sample_deviation_one():
     np.testing.assert_allclose(whiten(np.array(x)), expected, rtol=1e-7)
 
 
+def test_claim_equal_rewards_under_ppo_whiten_to_zero():
+    rewards = np.array([0.0, 0.0, 0.0, 1.0])
+    raw, target = gae(rewards, np.full(4, 0.9), gamma=1.0, lam=1.0)
+    assert raw == pytest.approx([0.1] * 4)
+    assert target == pytest.approx([1.0] * 4)
+    assert whiten(raw) == pytest.approx([0.0] * 4, abs=1e-6)
+
+
 def test_claim_whitening_can_flip_a_sign():
     """A token better than the critic's forecast, worse than the batch."""
     x = np.array([0.1, 2.0, 3.0])

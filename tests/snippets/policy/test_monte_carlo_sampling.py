@@ -370,6 +370,22 @@ def test_claim_an_unseen_right_answer_of_the_filtered_set():
     assert (1 - 0.2 * 0.1) ** 16 == pytest.approx(0.72, abs=5e-3)
 
 
+def test_claim_top_p_leaves_0_92_on_kept_tokens_and_nothing_outside():
+    policy = np.array([0.5, 0.3, 0.12, 0.05, 0.03])
+    f = np.array([0.2, -0.4, 1.0, 3.0, -2.0])
+    kept = np.array([True, True, True, False, False])
+    engine = np.where(kept, policy, 0.0) / 0.92
+    ratio = policy[kept] / engine[kept]
+    assert engine.sum() == pytest.approx(1)
+    assert ratio == pytest.approx([0.92] * 3)
+    assert np.log(ratio[0]) == pytest.approx(-0.083, abs=5e-4)
+    assert 0.92**100 == pytest.approx(0.0002, abs=5e-5)
+    assert engine[kept] @ ratio == pytest.approx(0.92)
+    outside = 0.05 * 3.0 + 0.03 * -2.0
+    estimate = engine[kept] @ (ratio * f[kept])
+    assert estimate == pytest.approx(policy @ f - outside)
+
+
 def test_figures_show_the_data():
     (axes,) = code.figure_pulls().axes
     rates = axes.lines[0].get_xdata()

@@ -266,6 +266,25 @@ def test_claim_figure_of_the_split():
     assert slow == pytest.approx(23_333, abs=1)
 
 
+def bf16(x):
+    """Nearest bfloat16 of float32 values, ties to even, by their bits."""
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return (bits << 16).astype(np.uint32).view(np.float32)
+
+
+def test_claim_most_bf16_weights_do_not_move():
+    """Between 2**-6 and 2**-5: spacing 1.2e-4, a step of 1e-6 moves < 1 %."""
+    w = np.linspace(2**-6, 2**-5, 400_001)[:-1].astype(np.float32)
+    gaps = np.diff(np.unique(bf16(w)))
+    assert gaps.min() == gaps.max() == 2**-13
+    assert gaps[0] == pytest.approx(1.2e-4, abs=3e-6)
+    moved = {s: np.mean(bf16(w + np.float32(s)) != bf16(w)) for s in (1e-6, 1e-5)}
+    assert 0.005 < moved[1e-6] < 0.01
+    assert moved[1e-5] == pytest.approx(10 * moved[1e-6], rel=0.1)
+    assert np.mean(w + np.float32(1e-6) != w) == 1  # the fp32 copy
+
+
 def test_claim_break_even_in_updates():
     """Twice as fast an update with 30 % more of them: 1.54."""
     assert 2.0 / 1.3 == pytest.approx(1.54, abs=0.005)

@@ -183,6 +183,19 @@ def test_the_fullest_micro_batch_is_split():
     assert got == [[[60]], [[20, 20, 20]], [[35]]]
 
 
+def test_of_two_fullest_micro_batches_the_later_is_split():
+    """As max over (size, index) in slime's expand_bins_by_splitting."""
+    samples = made((29, 19, 30, 18), prompts=(1,) * 4)
+    got = lengths(schedule(samples, 50, 3))
+    assert got == [[[30, 20]], [[31]], [[19]]]
+
+
+def test_claim_ten_micro_batches_on_four_ranks_become_twelve():
+    samples = made((39,) * 20, prompts=(1,) * 20)
+    assert len(schedule(samples, 80, 1)[0]) == 10
+    assert [len(r) for r in schedule(samples, 80, 4)] == [3] * 4
+
+
 def test_too_few_samples_for_the_ranks():
     with pytest.raises(ValueError, match="do not fill"):
         schedule(made((3, 4)), 99, 3)
@@ -329,9 +342,29 @@ def test_claim_fan_out_normalises_the_whole_batch():
     got = page.normalised(r, 2, 2)
     expected = (np.array(r) - 0.8) / (np.std(r, ddof=1) + 1e-6)
     np.testing.assert_allclose(got, expected)
+    # Six samples would make groups of two, but they are not two groups.
+    r = [1, 0, 1, 1, 1, 0]
+    got = page.normalised(r, 2, 2)
+    expected = (np.array(r) - np.mean(r)) / (np.std(r, ddof=1) + 1e-6)
+    np.testing.assert_allclose(got, expected)
     table = page.table_fanout().splitlines()
     assert "+0.707, −0.707 | 0, 0" in table[2]
     assert "+0.447, −1.789 | +0.447, +0.447, +0.447" in table[3]
+
+
+# --- train_async.py --------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3])
+def test_claim_staleness_of_the_one_step_off_loop(interval):
+    """Batches trained on between a batch's weights and its own turn."""
+    served, made_with, lags = 0, {0: 0}, []
+    for k in range(24):
+        made_with[k + 1] = served  # starts before the training on batch k
+        lags.append(k - made_with[k])
+        if (k + 1) % interval == 0:  # waits for k + 1, then sends weights
+            served = k + 1
+    assert set(lags[interval:]) == set(range(1, interval + 1))
 
 
 # --- Products --------------------------------------------------------------
@@ -380,6 +413,16 @@ def test_table_of_errors():
                 off = make(ranks, token) - right
                 share = np.sqrt((off**2).sum() / (right**2).sum())
                 assert cell == f"{100 * share:.0f} %"
+    right = by_definition(samples, False)
+    for cell, (_, cp) in zip(rows["per sample", "CP-slice means"], packed, strict=True):
+        got = np.zeros_like(right)
+        for s in samples:
+            for rank in range(cp):
+                mine = owned(s.prompt, len(s.mask), cp, rank) * s.mask > 0
+                if mine.any():
+                    got += s.loss[mine].mean(0) / cp / len(samples)
+        share = np.linalg.norm(got - right) / np.linalg.norm(right)
+        assert cell == (f"{100 * share:.0f} %" if cp > 1 else "0")
     scale = [1 - 1 / (dp * cp) for dp, cp, _ in page.LAYOUTS]
     expected = [f"{100 * s:.0f} %" for s in scale]
     assert rows["per sample", "no × DP × CP"] == expected

@@ -1,0 +1,661 @@
+"""How do AReaL and slime differ in what they see as the bottleneck?
+
+Page:      docs/rollouts/areal-vs-slime.md
+Source:    Own model on snippets/rollouts/simulator.py. AReaL's admission
+           rule: Fu et al. 2025, equation 3; over-sampling with resuming:
+           slime's sglang_rollout.py and Zhou et al. 2025 (APRIL); the
+           latency law: slime's release note v0.1.0.
+Notation:  S slots on all GPUs; w work of one batch at full slots; T one
+           update on all GPUs; version = updates made; eta as in AReaL.
+Units:     lengths in tokens; time in decode steps at full slots.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from snippets.rollouts.rollout_long_tail import Setup, draw_lengths
+from snippets.rollouts.simulator import Buffer, Engine, Request
+from snippets.show import label, markdown_table, new_figure
+
+
+# --8<-- [start:law]
+def rollout_time(
+    total: float, longest: float, gpus: int, full: float, stream: float
+) -> float:
+    """Least wall time of a synchronous rollout, in seconds.
+
+    Args:
+        total: Tokens of all responses together.
+        longest: Tokens of the longest response.
+        gpus: GPUs that generate.
+        full: Tokens per second of one GPU with a full batch.
+        stream: Tokens per second of a single response.
+    """
+    return max(total / (gpus * full), longest / stream)
+
+
+def waiting(length: int, behind: int, stream: float) -> float:
+    """Seconds for a response preempted while `behind` tokens decode."""
+    return (length + behind) / stream
+
+
+# --8<-- [end:law]
+
+
+@dataclass(eq=False)
+class Episode:
+    """One response or trajectory: turns of decoding and of waiting.
+
+    Attributes:
+        group: Number of its prompt.
+        turns: (tokens to decode, then time to wait for the environment).
+        done: Turns that have ended, their wait included.
+        spans: (version, tokens) of the turns that have been decoded.
+    """
+
+    group: int
+    turns: list[tuple[int, float]]
+    done: int = 0
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Tokens to decode in all turns."""
+        return sum(tokens for tokens, _ in self.turns)
+
+
+class Cluster:
+    """The engine of simulator.py, with environments outside the slots.
+
+    Attributes:
+        engine: Slots and clock.
+        buffer: Whole groups of finished episodes.
+        lost: Tokens decoded and thrown away.
+    """
+
+    def __init__(
+        self, slots: int, size: int, step: Callable[[float], float]
+    ) -> None:
+        """An empty cluster.
+
+        Args:
+            slots: Decode slots.
+            size: Episodes in a group.
+            step: Time of a decode step, given the share of slots in use.
+        """
+        self.engine = Engine(slots, lambda running: step(running / slots))
+        self.buffer = Buffer(size)
+        self.lost = 0
+        self._owner: dict[Request, Episode] = {}
+        self._waits: list[tuple[float, int, Episode]] = []
+        self._order = itertools.count()
+
+    def start(self, episodes: list[Episode]) -> None:
+        """Submit the next turn of each episode."""
+        requests = []
+        for episode in episodes:
+            tokens, _ = episode.turns[episode.done]
+            requests.append(Request(tokens, episode.group))
+            self._owner[requests[-1]] = episode
+        self.engine.submit(requests)
+
+    def advance(self, until: float = math.inf) -> None:
+        """Run to the next event; see `Engine.advance`."""
+        wake = self._waits[0][0] if self._waits else math.inf
+        for request in self.engine.advance(until=min(until, wake)):
+            episode = self._owner.pop(request)
+            episode.spans += request.spans
+            end = self.engine.time + episode.turns[episode.done][1]
+            entry = (end, next(self._order), episode)
+            heapq.heappush(self._waits, entry)
+        while self._waits and self._waits[0][0] <= self.engine.time:
+            episode = heapq.heappop(self._waits)[2]
+            episode.done += 1
+            if episode.done == len(episode.turns):
+                self.buffer.add([episode])
+            else:
+                self.start([episode])
+
+    def cut(self, how: str) -> list[Request]:
+        """Empty the engine.
+
+        Args:
+            how: "keep" returns what was cut, to be submitted again;
+                "restart" too, but without its tokens; "drop" throws away
+                every episode that has not been taken.
+
+        Returns:
+            Requests to submit again, in order.
+        """
+        left = self.engine.abort()
+        if how == "keep":
+            return left
+        cut = [self._owner.pop(request) for request in left]
+        self.lost += sum(request.produced for request in left)
+        self.lost += sum(n for episode in cut for _, n in episode.spans)
+        if how == "drop":
+            gone = [e for _, _, e in self._waits]
+            gone += [e for part in self.buffer.parts.values() for e in part]
+            gone += [e for group in self.buffer.ready for e in group]
+            self.lost += sum(n for e in gone for _, n in e.spans)
+            self._waits, self.buffer = [], Buffer(self.buffer.size)
+            return []
+        fresh = []
+        for episode in cut:
+            episode.spans, episode.done = [], 0
+            fresh.append(Request(episode.turns[0][0], episode.group))
+            self._owner[fresh[-1]] = episode
+        return fresh
+
+
+@dataclass
+class Log:
+    """What one simulation leaves behind.
+
+    Attributes:
+        ends: Time at which each update's weights were published.
+        batches: Episodes of each update; update k is made by version k.
+        lost: Tokens thrown away before each publication.
+        tokens: Tokens decoded before each publication.
+        again: Tokens prefilled again before each publication.
+        slots: Slots of the engine.
+        trains: (start, end) of each update.
+    """
+
+    slots: int
+    ends: list[float] = field(default_factory=list)
+    batches: list[list[Episode]] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    again: list[int] = field(default_factory=list)
+    trains: list[tuple[float, float]] = field(default_factory=list)
+
+    def record(
+        self, batch: list[Episode], train: tuple[float, float], c: Cluster
+    ) -> None:
+        """Note one update at its publication."""
+        self.batches.append(batch)
+        self.trains.append(train)
+        self.ends.append(c.engine.time)
+        self.lost.append(c.lost)
+        self.tokens.append(c.engine.tokens)
+        self.again.append(c.engine.reprefilled)
+
+
+Source = Callable[[int], list[Episode]]
+
+
+def even(load: float) -> float:
+    """A decode step takes the same time at any load."""
+    return 1.0
+
+
+# --8<-- [start:slime]
+def colocated(
+    s: Setup,
+    source: Source,
+    extra: int = 0,
+    how: str = "keep",
+    step: Callable[[float], float] = even,
+) -> Log:
+    """Run slime's default loop: generate, abort the surplus, train, publish.
+
+    Args:
+        s: Cluster and batch.
+        source: Gives the episodes of n new groups.
+        extra: Over-sampled groups: over_sampling_batch_size minus
+            rollout_batch_size. 0 waits for every response.
+        how: "keep" with --partial-rollout, "drop" without.
+        step: Time of a decode step, given the share of slots in use.
+    """
+    c = Cluster(s.slots, s.size, step)
+    log, opened, left = Log(s.slots), 0, []
+    for _ in range(s.updates):
+        wanted = s.groups + extra - opened
+        c.engine.submit(left)
+        c.start(source(wanted))
+        while len(c.buffer.ready) < s.groups:
+            c.advance()
+        batch, left = c.buffer.take(s.groups), c.cut(how)
+        opened = extra if how == "keep" else 0
+        start = c.engine.time
+        c.engine.advance(until=start + s.train)  # the GPUs train
+        c.engine.swap()
+        log.record(batch, (start, c.engine.time), c)
+    return log
+
+
+# --8<-- [end:slime]
+
+
+# --8<-- [start:areal]
+def streamed(
+    s: Setup,
+    source: Source,
+    share: float,
+    eta: int = 2,
+    pool: int = 0,
+    how: str = "keep",
+    step: Callable[[float], float] = even,
+) -> Log:
+    """Generation never stops; weights are swapped under what runs.
+
+    Args:
+        s: Cluster and batch; s.train is an update's time on all GPUs.
+        source: Gives the episodes of n new groups.
+        share: Part of the GPUs that generates.
+        eta: AReaL's bound: at version v, (v + eta + 1) batches started.
+        pool: Above 0, slime's worker in place of the bound: at most so
+            many groups run and so many wait, and weights are published
+            only when the next batch is whole.
+        how: What a publication does to running requests.
+        step: Time of a decode step, given the share of slots in use.
+    """
+    c = Cluster(round(share * s.slots), s.size, step)
+    log, started, taken = Log(c.engine.slots), 0, 0
+    batch, begin, end = [], 0.0, math.inf
+    while len(log.ends) < s.updates:
+        ready = len(c.buffer.ready)
+        room = (len(log.ends) + eta + 1) * s.groups - started
+        if pool:
+            running = started - taken - ready
+            # The next rollout has collected up to one batch already.
+            room = pool - running if ready - s.groups < pool else 0
+        if room > 0:
+            c.start(source(room))
+            started += room
+        over = c.engine.time >= end
+        if over and (not pool or ready >= s.groups):
+            c.engine.submit(c.cut(how))
+            c.engine.swap()
+            log.record(batch, (begin, end), c)
+            end = math.inf
+        if end == math.inf and ready >= s.groups:
+            begin, batch = c.engine.time, c.buffer.take(s.groups)
+            taken += s.groups
+            end = begin + s.train / (1 - share)
+            continue
+        c.advance(until=math.inf if over and pool else end)
+    return log
+
+
+# --8<-- [end:areal]
+
+
+# --8<-- [start:measure]
+def measure(s: Setup, log: Log) -> dict[str, float]:
+    """Averages over the updates after the warm-up.
+
+    Returns:
+        time: per update, in decode steps at full slots.
+        rate: tokens trained on per unit of time.
+        wait: share of the time in which no update runs.
+        lost: tokens thrown away over tokens decoded.
+        again: tokens prefilled again over tokens trained on.
+        stale: tokens trained on that an older version wrote, a share.
+        mixed: episodes that more than one version wrote, a share.
+        whole: episodes with no token of the newest version, a share.
+        lag: mean age of an episode's first token, in versions.
+        length: mean tokens of the episodes trained on.
+    """
+    first, last = s.warmup - 1, s.updates - 1
+    time = log.ends[last] - log.ends[first]
+    used = [
+        (k, e) for k in range(first + 1, last + 1) for e in log.batches[k]
+    ]
+    total = sum(e.length for _, e in used)
+    old = sum(n for k, e in used for v, n in e.spans if v < k)
+    busy = sum(b - a for a, b in log.trains[first + 1 :])
+    return {
+        "time": time / (last - first),
+        "rate": total / time,
+        "wait": 1 - busy / time,
+        "lost": (log.lost[last] - log.lost[first])
+        / (log.tokens[last] - log.tokens[first]),
+        "again": (log.again[last] - log.again[first]) / total,
+        "stale": old / total,
+        "mixed": sum(e.spans[0][0] < e.spans[-1][0] for _, e in used)
+        / len(used),
+        "whole": sum(e.spans[-1][0] < k for k, e in used) / len(used),
+        "lag": sum(k - e.spans[0][0] for k, e in used) / len(used),
+        "length": total / len(used),
+    }
+
+
+# --8<-- [end:measure]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is generated.
+
+    Attributes:
+        sigma: Standard deviation of the log-length; median 3,000.
+        alpha: Above 0, Pareto lengths with this tail index instead.
+        waits: Mean time an episode waits for its environment, over the
+            mean time it decodes; above 0, it has 4 turns on average.
+    """
+
+    sigma: float = 0.9
+    alpha: float = 0.0
+    waits: float = 0.0
+
+
+CAP = 32768
+
+
+def lengths(
+    rng: np.random.Generator, groups: int, size: int, load: Load
+) -> np.ndarray:
+    """Tokens of each episode, shape (groups, size), between 1 and CAP."""
+    if not load.alpha:
+        return draw_lengths(rng, groups, size, sigma=load.sigma)
+    # The same copula: a lognormal with sigma 1 and median 1e6 gives z.
+    z = np.log(draw_lengths(rng, groups, size, 1e6, 1.0, 10**12) / 1e6)
+    above = 0.5 * np.vectorize(math.erfc)(z / math.sqrt(2))
+    tokens = 3000 * (2 * above) ** (-1 / load.alpha)
+    return np.round(tokens).astype(int).clip(1, CAP)
+
+
+@cache
+def mean_length(load: Load) -> float:
+    """Mean tokens of an episode, from 100,000 draws."""
+    return float(lengths(np.random.default_rng(9), 12500, 8, load).mean())
+
+
+def episodes(seed: int, size: int, load: Load) -> Source:
+    """A stream of prompts: source(n) makes the episodes of n groups."""
+    rng, count, mean_turns = np.random.default_rng(seed), 0, 4
+    tool = np.random.default_rng(seed + 1000)
+    mean = load.waits * mean_length(load) / mean_turns if load.waits else 0
+
+    def source(groups: int) -> list[Episode]:
+        nonlocal count
+        made = []
+        for row in lengths(rng, max(groups, 0), size, load):
+            for tokens in row.tolist():
+                turns = [(tokens, 0.0)]
+                if load.waits:
+                    n = min(int(tool.geometric(1 / mean_turns)), tokens)
+                    z = 1.2 * tool.standard_normal(n) - 0.72
+                    cuts = np.diff(np.linspace(0, tokens, n + 1).astype(int))
+                    waits = mean * np.exp(z)
+                    turns = list(
+                        zip(cuts.tolist(), waits.tolist(), strict=True)
+                    )
+                made.append(Episode(count, turns))
+            count += 1
+        return made
+
+    return source
+
+
+def thin(fast: float) -> Callable[[float], float]:
+    """Decode step that is `fast` times quicker alone, no quicker full."""
+    return lambda load: 1 / (1 + (fast - 1) * (1 - load))
+
+
+def quick(fast: float) -> Callable[[float], float]:
+    """Decode step that is `fast` times quicker at any load."""
+    return lambda load: 1 / fast
+
+
+BASE = Setup(updates=12, warmup=4)
+SMALL = Setup(slots=32, groups=16, size=4, updates=14, warmup=6)
+ETA, WIDE = 2, 8
+
+
+def split(s: Setup, load: Load, fast: float = 1.0) -> float:
+    """Share of GPUs that balances both stages: w / (w + t)."""
+    work = s.groups * s.size * mean_length(load) / s.slots / fast
+    return min(max(work / (work + s.train), 0.1), 0.9)
+
+
+def surplus(s: Setup) -> int:
+    """Groups over-sampled: half a batch."""
+    return s.groups // 2
+
+
+Make = Callable[[Setup, Source, Load], Log]
+SYNC, ALONE = "synchronous", "streams up to 3× faster when few"
+RESUME, AREAL = "over-sample, resume", "interrupt, η = 2"
+REMEDIES: dict[str, Make] = {
+    SYNC: lambda s, p, x: colocated(s, p),
+    ALONE: lambda s, p, x: colocated(s, p, step=thin(3)),
+    "decoding 2× faster at any load": lambda s, p, x: colocated(
+        s, p, step=quick(2)
+    ),
+    "over-sample, drop": lambda s, p, x: colocated(s, p, surplus(s), "drop"),
+    RESUME: lambda s, p, x: colocated(s, p, surplus(s)),
+    RESUME + ", up to 3×": lambda s, p, x: colocated(
+        s, p, surplus(s), step=thin(3)
+    ),
+    AREAL: lambda s, p, x: streamed(s, p, split(s, x), ETA),
+    AREAL + ", decoding 2×": lambda s, p, x: streamed(
+        s, p, split(s, x, 2), ETA, step=quick(2)
+    ),
+    "slime's worker, resumed": lambda s, p, x: streamed(
+        s, p, split(s, x), pool=s.groups
+    ),
+    "slime's worker, started over": lambda s, p, x: streamed(
+        s, p, split(s, x), pool=s.groups, how="restart"
+    ),
+    "interrupt, η = 8": lambda s, p, x: streamed(s, p, split(s, x), WIDE),
+}
+
+
+@cache
+def found(
+    name: str, s: Setup = BASE, load: Load = Load(), seeds: int = 2
+) -> dict[str, float]:
+    """`measure` of a remedy, mean over seeds."""
+    rows = []
+    for seed in range(seeds):
+        log = REMEDIES[name](s, episodes(seed, s.size, load), load)
+        rows.append(measure(s, log))
+    return {key: float(np.mean([r[key] for r in rows])) for key in rows[0]}
+
+
+def gain(
+    name: str, s: Setup = BASE, load: Load = Load(), seeds: int = 2
+) -> float:
+    """Tokens trained on per time, over the synchronous step's."""
+    sync = found(SYNC, s, load, seeds)["rate"]
+    return found(name, s, load, seeds)["rate"] / sync
+
+
+# --8<-- [start:weights]
+def coefficient(w: float, a: float, rule: str, stale: bool = True) -> float:
+    """What multiplies A grad log pi for one token, first optimiser step.
+
+    Args:
+        w: pi_trainer / pi_engine of the token; its log is staleness and
+            engine mismatch together.
+        a: Sign of the advantage, +1 or -1.
+        rule: A key of RULES.
+        stale: Whether an older version wrote the token.
+    """
+    anchor, weight = RULES[rule]
+    if weight == "mask" and stale:
+        return 0.0
+    # At the first step pi_theta is pi_trainer: r is w, or exactly 1.
+    r = w if anchor == "engine" else 1.0
+    clipped = (a > 0 and r > 1.2) or (a < 0 and r < 0.8)
+    ratio = 0.0 if clipped else r
+    if weight == "w":
+        return ratio * w
+    if weight == "w, 0 above 5":
+        return ratio * (w if w <= 5 else 0.0)
+    return ratio * min(w, 2.0) if weight == "min(w, 2)" else ratio
+
+
+# --8<-- [end:weights]
+
+# Name: (anchor of ratio and clip, weight on the clipped loss).
+RULES = {
+    "AReaL, code defaults": ("engine", "none"),
+    "AReaL, `use_decoupled_loss` alone": ("trainer", "none"),
+    "AReaL, and `rejection_sampling` as in its examples": (
+        "trainer",
+        "w, 0 above 5",
+    ),
+    "decoupled objective of the paper": ("trainer", "w"),
+    "slime, defaults": ("trainer", "none"),
+    "slime, `--use-tis`": ("trainer", "min(w, 2)"),
+    "slime, `--use-rollout-logprobs`": ("engine", "none"),
+    "slime, `--mask-offpolicy-in-partial-rollout`": ("trainer", "mask"),
+}
+
+
+# --- Tables ---------------------------------------------------------------
+
+
+def table_law() -> str:
+    """Wall time of one rollout against the number of GPUs, in seconds."""
+    total, full, stream = 512 * mean_length(Load()), 3840.0, 60.0
+    fleet = (1, 2, 4, 8, 64)
+    rows = [
+        ("work alone: no response is waited for", math.inf),
+        ("synchronous, 60 tokens/s a stream", stream),
+        ("synchronous, 120 tokens/s a stream", 2 * stream),
+    ]
+    return markdown_table(
+        ["512 responses, longest 32,768", *(f"{n} GPU" for n in fleet)],
+        [
+            (
+                name,
+                *(
+                    f"{rollout_time(total, CAP, n, full, speed):,.0f}"
+                    for n in fleet
+                ),
+            )
+            for name, speed in rows
+        ],
+    )
+
+
+def table_remedies() -> str:
+    """Speed, waste and age of the data for each remedy."""
+    rows = []
+    for name in REMEDIES:
+        if name == BOUND8:
+            continue
+        f = found(name)
+        rows.append(
+            (
+                name,
+                f"{found(SYNC)['time'] / f['time']:.2f}×",
+                f"{gain(name):.2f}×",
+                f"{f['lost']:.0%}",
+                f"{f['again']:.0%}",
+                f"{f['length']:,.0f}",
+                f"{f['stale']:.0%}",
+                f"{f['mixed']:.0%}",
+                f"{f['lag']:.1f}",
+            )
+        )
+    heads = ["remedy", "updates", "trained tokens", "thrown away"]
+    heads += ["prefilled again", "mean length", "stale tokens"]
+    return markdown_table([*heads, "mixed", "mean lag"], rows)
+
+
+TAILS = {
+    "all equal": Load(sigma=0.0),
+    "lognormal, σ = 0.5": Load(sigma=0.5),
+    "lognormal, σ = 0.9": Load(),
+    "Pareto, tail index 2": Load(alpha=2.0),
+    "Pareto, tail index 1.1": Load(alpha=1.1),
+}
+LINES = (ALONE, RESUME, AREAL)
+
+
+def table_tails() -> str:
+    """Gain by the law of the lengths."""
+    return markdown_table(
+        ["lengths, median 3,000", "longest / mean", *LINES],
+        [
+            (
+                name,
+                f"{spread(load):.1f}",
+                *(f"{gain(x, SMALL, load):.2f}×" for x in LINES),
+            )
+            for name, load in TAILS.items()
+        ],
+    )
+
+
+def spread(load: Load) -> float:
+    """Longest over mean in a batch of SMALL, mean over 500 batches."""
+    rng = np.random.default_rng(5)
+    drawn = lengths(rng, 500 * SMALL.groups, SMALL.size, load)
+    batches = drawn.reshape(500, -1)
+    return float((batches.max(1) / batches.mean(1)).mean())
+
+
+def table_weights() -> str:
+    """`coefficient` of stale tokens under each rule."""
+    cases = [(1, 0.5), (1, 1.0), (1, 1.5), (1, 8.0), (-1, 0.5), (-1, 8.0)]
+    heads = [f"$A{'>' if a > 0 else '<'}0$, {w:g}" for a, w in cases]
+    return markdown_table(
+        ["rule, $w=$", *heads],
+        [
+            (rule, *(f"{coefficient(w, a, rule):g}" for a, w in cases))
+            for rule in RULES
+        ],
+    )
+
+
+# --- Figure ---------------------------------------------------------------
+
+TRAINS = (1000.0, 5000.0, 14000.0, 40000.0)
+WAITS = (0.0, 1.0, 2.0, 4.0)
+BOUND8 = "interrupt, η = 8"
+COLORS = {ALONE: "C2", RESUME: "C1", AREAL: "C0", BOUND8: "C3"}
+
+
+@cache
+def curves() -> dict[str, dict[str, list[float]]]:
+    """Gain against an update's time and against the environment's."""
+    train = {
+        x: [gain(x, replace(SMALL, train=t)) for t in TRAINS] for x in LINES
+    }
+    waits = {
+        x: [gain(x, SMALL, Load(waits=w)) for w in WAITS] for x in COLORS
+    }
+    return {"train": train, "waits": waits}
+
+
+def figure_where() -> Figure:
+    """Gain of the remedies in two sweeps."""
+    fig, (top, low) = new_figure(5.8, rows=2)
+    panels = (
+        (top, "train", [t / 1000 for t in TRAINS]),
+        (low, "waits", WAITS),
+    )
+    for axes, key, x in panels:
+        for name, y in curves()[key].items():
+            axes.plot(x, y, color=COLORS[name], marker="o", ms=4)
+        axes.axhline(1, color="grey", alpha=0.6, lw=1)
+        axes.set(ylabel="gain")
+    top.set_title("A busy trainer shrinks every gain", loc="left")
+    top.set(xlabel="one update, 1,000 decode steps", ylim=(0.9, 2.7))
+    top.set(xticks=(1, 5, 14, 40), yticks=(1, 1.5, 2, 2.5))
+    train, waits = curves()["train"], curves()["waits"]
+    label(top, 5, train[AREAL][1], "interrupt, η = 2", "C0")
+    label(top, 14, train[RESUME][2], "resume", "C1", xytext=(-14, -16))
+    label(top, 5, train[ALONE][1], "faster streams", "C2", xytext=(-20, -22))
+    low.set_title("Slow environments: faster decoding is no help", loc="left")
+    low.set(xlabel="environment time / decoding time", ylim=(0.5, 6.8))
+    low.set(xticks=WAITS, yticks=(1, 2, 4, 6))
+    label(low, 2, waits[BOUND8][2], "η = 8", "C3", xytext=(-30, 4))
+    label(low, 2.6, 2.9, "η = 2", "C0", xytext=(0, -10))
+    label(low, 3, waits[RESUME][3], "resume", "C1", xytext=(0, -18))
+    label(low, 3, 1, "faster streams", "C2", xytext=(-20, -13))
+    return fig

@@ -1,0 +1,483 @@
+"""When generation goes wrong: KV cache, attention, norm, or none of them?
+
+Page: rollouts/debugging-generation
+
+Source: own model, a small causal transformer without training, with rotary
+    positions; the penalty as transformers and vLLM define it.
+Notation: T tokens, d width; token t is the one at index t, counted from 0;
+    the log-probability at t is that of token t + 1 given tokens 0 to t.
+    Delta is engine minus reference.
+Units: log-probabilities in nats.
+"""
+
+import codecs
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from snippets.rollouts.partial_rollout_kv_cache import (
+    VOCAB,
+    Shape,
+    Weights,
+    draw,
+    moved,
+)
+from snippets.show import label, markdown_table, new_figure
+
+Array = NDArray[np.float64]
+BLOCK = 16
+
+
+def log_softmax(z: Array) -> Array:
+    """Over the last axis, in nats."""
+    z = z - z.max(-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+
+def softmax(z: Array) -> Array:
+    """Over the last axis."""
+    return np.exp(log_softmax(z))
+
+
+def norm(x: Array, eps: float = 1e-6) -> Array:
+    """Root-mean-square normalisation over the last axis."""
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+
+
+def rotate(x: Array, position: Array, base: float = 100.0) -> Array:
+    """Rotary positions: x (..., d), its halves paired; position (...)."""
+    half = x.shape[-1] // 2
+    angle = np.asarray(position)[..., None] * base ** (
+        -np.arange(half) / half
+    )
+    a, b = x[..., :half], x[..., half:]
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+# --8<-- [start:reference]
+def replay(w: Weights, tokens: list[int]) -> Array:
+    """All log-probabilities (T, V) in one pass: no cache, no batch."""
+    x = w.embed[tokens]
+    at = np.arange(len(tokens))
+    future = at[:, None] < at
+    for layer in range(len(w.q)):
+        h = norm(x)
+        q = rotate(h @ w.q[layer].T, at)
+        k = rotate(h @ w.k[layer].T, at)
+        score = np.where(future, -np.inf, q @ k.T / h.shape[1] ** 0.5)
+        share = softmax(score)
+        seen = share @ (h @ w.v[layer].T)
+        x = x + np.tanh(norm(x + seen) @ w.mix[layer].T)
+    return log_softmax(norm(x) @ w.head.T)
+
+
+# --8<-- [end:reference]
+
+
+class Fault(NamedTuple):
+    """What is wrong with the engine; the default is a healthy one.
+
+    Attributes:
+        eps: Of all norms.
+        base: Of the rotary positions.
+        pads: Padding tokens on the left that no mask hides.
+        window: Newest keys that attention reads.
+        hit: From this token on, positions count from 0 again.
+        block: This entry of the block table names another request's block.
+        lag: Newest keys that decoding, not prefill, fails to read.
+        update: From this token on new weights compute on the old cache.
+    """
+
+    eps: float = 1e-6
+    base: float = 100.0
+    pads: int = 0
+    window: int = 10**9
+    hit: int = 0
+    block: int = -1
+    lag: int = 0
+    update: int = 10**9
+
+
+def bf16(x: Array) -> Array:
+    """Rounded to bfloat16, to nearest, ties to even; kept as float32."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    odd = bits >> np.uint32(16) & np.uint32(1)
+    bits = bits + np.uint32(0x7FFF) + odd & np.uint32(0xFFFF0000)
+    return bits.view(np.float32)
+
+
+# --8<-- [start:engine]
+class Engine:
+    """Decodes S sequences with a KV cache, in bfloat16, token by token."""
+
+    def __init__(
+        self, w: Weights, fault: Fault, prompt: int, other: Array
+    ) -> None:
+        """Args: other is what another request's block holds, (S, d)."""
+        self.w, self.fault, self.prompt, self.other = w, fault, prompt, other
+        room = len(w.q), len(other), LENGTH + fault.pads, other.shape[1]
+        self.keys, self.values = np.zeros((2, *room), np.float32)
+
+    def read(self, cache: Array, t: int) -> Array:
+        """What attention finds at token t: (S, tokens seen, d)."""
+        f = self.fault
+        seen = cache[:, : t + 1]
+        if f.block >= 0:
+            seen = seen.copy()
+            block = slice(f.block * BLOCK, (f.block + 1) * BLOCK)
+            seen[:, block] = self.other[:, None]
+        end = t + 1 - (f.lag if t >= self.prompt else 0)
+        return seen[:, max(0, end - f.window) : end]
+
+    def step(self, t: int, tokens: NDArray[np.int64]) -> Array:
+        """Logits (S, V) of the tokens after t."""
+        w, f = self.w, self.fault
+        at = t - f.hit if t >= f.hit else t
+        x = bf16(w.embed[tokens])
+        for n in range(len(w.q)):
+            h = bf16(norm(x, f.eps))
+            q = bf16(rotate(h @ w.q[n].T, at, f.base))
+            k = bf16(rotate(h @ w.k[n].T, at, f.base))
+            self.keys[n][:, t] = k
+            self.values[n][:, t] = bf16(h @ w.v[n].T)
+            score = self.read(self.keys[n], t) @ q[..., None]
+            share = softmax(score[..., 0] / q.shape[1] ** 0.5)
+            seen = bf16(share)[:, None] @ self.read(self.values[n], t)
+            y = bf16(norm(x + bf16(seen[:, 0]), f.eps))
+            x = bf16(x + np.tanh(y @ w.mix[n].T))
+        return bf16(norm(x, f.eps)) @ w.head.T
+
+
+# --8<-- [end:engine]
+
+PROMPT, LENGTH, REQUESTS = 32, 112, 24
+
+
+def model(rng: np.random.Generator) -> Weights:
+    """Random weights in bfloat16; large queries make attention picky."""
+    w = draw(rng, Shape(layers=2, width=32))
+    w = w._replace(q=3 * w.q, head=2 * w.head)
+    return Weights(*(bf16(part) for part in w))
+
+
+def pick(rng: np.random.Generator, p: Array) -> NDArray[np.int64]:
+    """One token for each row of p (S, V)."""
+    return (p.cumsum(1) < rng.random((len(p), 1))).sum(1).clip(0, VOCAB - 1)
+
+
+# --8<-- [start:delta]
+def delta(fault: Fault, prompt: int = PROMPT, seed: int = 0) -> Array:
+    """Let the engine write, then replay the same tokens without a cache.
+
+    Args:
+        fault: What is wrong with the engine.
+        prompt: Tokens of the prompt; the engine samples the others.
+        seed: Of weights, prompts and sampling.
+
+    Returns:
+        (REQUESTS, LENGTH - 1) log-probability of each next token, engine
+        minus reference, by the weights that were loaded when it was
+        written.
+    """
+    rng = np.random.default_rng(seed)
+    w = model(rng)
+    new = Weights(*map(bf16, moved(w, draw(rng, Shape(2, 32)), 0.05)))
+    tokens = rng.integers(0, VOCAB, (REQUESTS, LENGTH))
+    other = rng.standard_normal((REQUESTS, 32))
+    engine = Engine(w, fault, prompt + fault.pads, other)
+    for t in range(fault.pads):
+        engine.step(t, np.zeros(REQUESTS, int))
+    wrote = np.zeros((REQUESTS, LENGTH - 1))
+    for t in range(LENGTH - 1):
+        if t == fault.update:
+            engine.w = new
+        p = log_softmax(engine.step(fault.pads + t, tokens[:, t]))
+        if t + 1 >= prompt:
+            tokens[:, t + 1] = pick(rng, np.exp(p))
+        wrote[:, t] = p[np.arange(REQUESTS), tokens[:, t + 1]]
+    at = np.arange(LENGTH - 1)
+    for row, seen in zip(wrote, tokens, strict=True):
+        truth = replay(w, seen[:-1])
+        if fault.update < LENGTH:
+            truth[fault.update :] = replay(new, seen[:-1])[fault.update :]
+        row -= truth[at, seen[1:]]
+    return wrote
+
+
+# --8<-- [end:delta]
+
+FAULTS = {
+    "no fault, bfloat16": Fault(),
+    "norm: eps 0.02": Fault(eps=0.02),
+    "left padding not masked": Fault(pads=16),
+    "RoPE: base 70, not 100": Fault(base=70.0),
+    "prefix hit of 16, positions restart": Fault(hit=16),
+    "newest key not read": Fault(lag=1),
+    "window of 40": Fault(window=40),
+    "wrong block 3 in the table": Fault(block=3),
+    "update at 80, old cache": Fault(update=80),
+}
+
+
+@cache
+def error(name: str, prompt: int = PROMPT) -> Array:
+    """Mean over the requests of the size of delta, (LENGTH - 1,)."""
+    return np.abs(delta(FAULTS[name], prompt)).mean(0)
+
+
+# --8<-- [start:first]
+def first_wrong(size: Array, healthy: Array, times: float = 3.0) -> int:
+    """First position whose mean error exceeds all noise; -1 if none does.
+
+    Args:
+        size: (T,) mean of abs(delta) at each position, engine under test.
+        healthy: (T,) the same for an engine known to be right.
+        times: How far above the healthy maximum counts as wrong.
+    """
+    wrong = np.flatnonzero(size > times * healthy.max())
+    return int(wrong[0]) if len(wrong) else -1
+
+
+# --8<-- [end:first]
+
+
+def table_signatures() -> str:
+    """Where each fault begins, and how it goes on."""
+    good = error("no fault, bfloat16")
+    rows = []
+    for name in FAULTS:
+        size, moved_prompt = error(name), error(name, 24)
+        start = first_wrong(size, good)
+        shown = [first_wrong(moved_prompt, good), start]
+        cells = ["none" if n < 0 else str(n) for n in shown]
+        first = f"{size[max(start, 0) :][:8].mean():.2f}"
+        last = f"{size[-16:].mean():.2f}"
+        rows.append((name, *cells[::-1], first, last))
+    heads = ["fault", "first wrong", "prompt of 24", "next 8", "last 16"]
+    return markdown_table(heads, rows)
+
+
+# --- No fault at all: loops, penalties ------------------------------------
+
+
+# --8<-- [start:penalty]
+def penalise(logits: Array, seen: NDArray[np.bool_], penalty: float) -> Array:
+    """Repetition penalty: shrink positive logits, grow negative ones.
+
+    Args:
+        logits: (..., V) as they leave the head, not log-probabilities.
+        seen: (..., V) whether the token occurred in prompt or output.
+        penalty: 1 does nothing, above 1 discourages.
+    """
+    lower = np.where(logits > 0, logits / penalty, logits * penalty)
+    return np.where(seen, lower, logits)
+
+
+# --8<-- [end:penalty]
+
+
+def repeated(tokens: NDArray[np.int64], n: int = 4) -> float:
+    """Share of a row's n-grams that occurred before in it, mean of rows."""
+    shares = []
+    for row in tokens.tolist():
+        grams = [tuple(row[i : i + n]) for i in range(len(row) - n + 1)]
+        shares.append(1 - len(set(grams)) / len(grams))
+    return float(np.mean(shares))
+
+
+class Loop(NamedTuple):
+    """Tokens (S, T) that a healthy engine wrote, and two log-probabilities.
+
+    Attributes:
+        tokens: Without the prompt.
+        raw: Of the written tokens, by the model, (S, T).
+        processed: The same after the penalty, temperature 1.
+    """
+
+    tokens: NDArray[np.int64]
+    raw: Array
+    processed: Array
+
+
+@cache
+def loop(penalty: float, greedy: bool, length: int = LENGTH) -> Loop:
+    """Generate with a healthy engine; seed 0."""
+    rng = np.random.default_rng(0)
+    w = model(rng)
+    last = rng.integers(0, VOCAB, REQUESTS)
+    engine = Engine(w, Fault(), 1, np.zeros((REQUESTS, 32)))
+    seen = np.zeros((REQUESTS, VOCAB), bool)
+    rows, out = np.arange(REQUESTS), Loop(*np.zeros((3, REQUESTS, length)))
+    for t in range(length):
+        seen[rows, last] = True
+        logits = engine.step(t, last)
+        used = log_softmax(penalise(logits, seen, penalty))
+        last = used.argmax(1) if greedy else pick(rng, np.exp(used))
+        out.tokens[:, t] = last
+        out.raw[:, t] = log_softmax(logits)[rows, last]
+        out.processed[:, t] = used[rows, last]
+    return out._replace(tokens=out.tokens.astype(int))
+
+
+def table_loops() -> str:
+    """Repetition by decoding alone, and what a penalty does to delta."""
+    rows = []
+    for greedy, penalty in (
+        (True, 1.0),
+        (True, 1.3),
+        (False, 1.0),
+        (False, 1.3),
+    ):
+        run = loop(penalty, greedy)
+        gap = np.abs(run.processed - run.raw).mean()
+        name = "greedy" if greedy else "temperature 1"
+        share = f"{100 * repeated(run.tokens):.0f} %"
+        rows.append((name, f"{penalty:.1f}", share, f"{gap:.2f}"))
+    heads = ["decoding", "penalty", "repeated 4-grams"]
+    return markdown_table([*heads, "abs. delta by the penalty"], rows)
+
+
+# --- Norm in low precision ------------------------------------------------
+
+
+def fp16(x: float) -> float:
+    """Rounded to float16: 11 significant bits, above 65,504 infinite."""
+    with np.errstate(over="ignore"):
+        return float(np.float16(x))
+
+
+def fp32(x: float) -> float:
+    """Rounded to float32."""
+    return float(np.float32(x))
+
+
+# --8<-- [start:norm]
+def normed(
+    x: float, n: int, rounded: Callable[[float], float], eps: float = 1e-5
+) -> float:
+    """RMSNorm's output for n equal inputs x; every step is rounded."""
+    total = 0.0
+    for _ in range(n):
+        total = rounded(total + rounded(x * x))
+    root = rounded(rounded(rounded(total / n) + rounded(eps)) ** 0.5)
+    return rounded(x / root)
+
+
+# --8<-- [end:norm]
+
+
+def table_norm() -> str:
+    """4,096 equal inputs: the right output is 1."""
+    formats = (fp32, fp16, lambda x: float(bf16(np.float64(x))))
+    rows = [
+        (f"{x:g}", *(f"{normed(x, 4096, form):.3g}" for form in formats))
+        for x in (1.0, 5.0, 300.0)
+    ]
+    return markdown_table(["input", "float32", "float16", "bfloat16"], rows)
+
+
+# --- Ends and pieces ------------------------------------------------------
+
+
+# --8<-- [start:ends]
+def finish(
+    written: list[int], stops: set[int], limit: int
+) -> tuple[list[int], str]:
+    """Cut what a model would write, and say why: stop or length."""
+    for n, token in enumerate(written[:limit], 1):
+        if token in stops:
+            return written[:n], "stop"
+    return written[:limit], "length"
+
+
+def mask_by_token(padded: list[int], pad: int) -> list[int]:
+    """Wrong if pad == EOS: the EOS that ends the answer is masked too."""
+    return [int(token != pad) for token in padded]
+
+
+def mask_by_length(padded: list[int], length: int) -> list[int]:
+    """Right: the answer's length, its EOS counted."""
+    return [int(n < length) for n in range(len(padded))]
+
+
+def stream(pieces: list[bytes], hold: bool) -> str:
+    """Tokens' bytes to text, with or without holding back partial ones."""
+    if not hold:
+        return "".join(piece.decode(errors="replace") for piece in pieces)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    return "".join(decoder.decode(piece) for piece in pieces)
+
+
+# --8<-- [end:ends]
+
+EOS, TURN = 2, 7
+
+
+def report_ends() -> str:
+    """A lost stop token, a masked EOS, a broken character."""
+    told = [5, 9, 4, TURN, 5, 9, 4, TURN, 5, 9]
+    lines = ["the model ends its turn with 7 and goes on if nobody stops it"]
+    for stops in ({EOS}, {EOS, TURN}):
+        tokens, why = finish(told, stops, 8)
+        lines.append(f"  stop ids {sorted(stops)}: {tokens} {why}")
+    padded = [5, 9, 4, EOS, EOS, EOS]
+    lines += [
+        "",
+        f"answer of 4 tokens, padded with EOS: {padded}",
+        f"  loss mask by token:  {mask_by_token(padded, EOS)}",
+        f"  loss mask by length: {mask_by_length(padded, 4)}",
+    ]
+    raw = "断句".encode()
+    pieces = [raw[:2], raw[2:4], raw[4:]]
+    sizes = " + ".join(str(len(piece)) for piece in pieces)
+    lines += [
+        "",
+        f"断句 is {len(raw)} bytes, here in tokens of {sizes}",
+        f"  each token decoded alone: {stream(pieces, hold=False)}",
+        f"  partial bytes held back:  {stream(pieces, hold=True)}",
+    ]
+    return "\n".join(lines)
+
+
+# --- Figure ---------------------------------------------------------------
+
+PANELS = {
+    "no fault, bfloat16": "no fault",
+    "norm: eps 0.02": "norm",
+    "left padding not masked": "padding seen",
+    "RoPE: base 70, not 100": "RoPE base",
+    "prefix hit of 16, positions restart": "hit, positions",
+    "newest key not read": "newest key",
+    "window of 40": "window",
+    "wrong block 3 in the table": "wrong block",
+}
+
+
+def figure_signatures() -> Figure:
+    """Size of delta against position, one panel for each fault."""
+    figure, grid = new_figure(5.4, 4, 2, sharex=True, sharey=True)
+    good = error("no fault, bfloat16")
+    for axes, (name, title) in zip(grid.flat, PANELS.items(), strict=True):
+        size = error(name)
+        start = first_wrong(size, good)
+        at = np.arange(len(size))
+        axes.plot(at, good, "-", color="C5", alpha=0.6, lw=1)
+        if start >= 0:
+            axes.plot(at, size, "-", color="C0", lw=1)
+            axes.axvline(start, color="C1", ls="--", lw=1)
+            title = f"{title}: {start}"
+        axes.axvspan(0, PROMPT - 0.5, alpha=0.08, color="C5", lw=0)
+        label(axes, 2, 3, title, "C0" if start >= 0 else "C5")
+        axes.set(yscale="log", ylim=(3e-3, 9))
+        axes.set_xticks([0, 32, 64, 96])
+    grid[0, 0].set_title(
+        "The first wrong position names the fault", loc="left"
+    )
+    figure.supxlabel("position (prompt: grey)", fontsize="medium")
+    figure.supylabel("mean |log p engine − reference|", fontsize="medium")
+    return figure
