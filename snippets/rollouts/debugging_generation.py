@@ -60,19 +60,17 @@ def rotate(x: Array, position: Array, base: float = 100.0) -> Array:
 
 
 # --8<-- [start:reference]
-def replay(w: Weights, tokens: list[int]) -> Array:
-    """All log-probabilities (T, V) in one pass: no cache, no batch."""
+def replay(w: Weights, tokens: NDArray[np.int64]) -> Array:
+    """Log-probabilities (S, T, V) of tokens (S, T) in one pass, no cache."""
     x = w.embed[tokens]
-    at = np.arange(len(tokens))
+    at = np.arange(tokens.shape[1])
     future = at[:, None] < at
-    for layer in range(len(w.q)):
+    for n in range(len(w.q)):
         h = norm(x)
-        q = rotate(h @ w.q[layer].T, at)
-        k = rotate(h @ w.k[layer].T, at)
-        score = np.where(future, -np.inf, q @ k.T / h.shape[1] ** 0.5)
-        share = softmax(score)
-        seen = share @ (h @ w.v[layer].T)
-        x = x + np.tanh(norm(x + seen) @ w.mix[layer].T)
+        q, k = (rotate(h @ m[n].T, at) for m in (w.q, w.k))
+        score = q @ k.swapaxes(1, 2) / h.shape[2] ** 0.5
+        seen = softmax(np.where(future, -np.inf, score)) @ (h @ w.v[n].T)
+        x = x + np.tanh(norm(x + seen) @ w.mix[n].T)
     return log_softmax(norm(x) @ w.head.T)
 
 
@@ -155,12 +153,13 @@ class Engine:
 
 # --8<-- [end:engine]
 
-PROMPT, LENGTH, REQUESTS = 32, 112, 24
+PROMPT, LENGTH, REQUESTS = 32, 112, 16
+SHAPE = Shape(layers=2, width=32)
 
 
 def model(rng: np.random.Generator) -> Weights:
     """Random weights in bfloat16; large queries make attention picky."""
-    w = draw(rng, Shape(layers=2, width=32))
+    w = draw(rng, SHAPE)
     w = w._replace(q=3 * w.q, head=2 * w.head)
     return Weights(*(bf16(part) for part in w))
 
@@ -186,9 +185,9 @@ def delta(fault: Fault, prompt: int = PROMPT, seed: int = 0) -> Array:
     """
     rng = np.random.default_rng(seed)
     w = model(rng)
-    new = Weights(*map(bf16, moved(w, draw(rng, Shape(2, 32)), 0.05)))
+    new = Weights(*map(bf16, moved(w, draw(rng, SHAPE), 0.05)))
     tokens = rng.integers(0, VOCAB, (REQUESTS, LENGTH))
-    other = rng.standard_normal((REQUESTS, 32))
+    other = rng.standard_normal((REQUESTS, SHAPE.width))
     engine = Engine(w, fault, prompt + fault.pads, other)
     for t in range(fault.pads):
         engine.step(t, np.zeros(REQUESTS, int))
@@ -200,13 +199,12 @@ def delta(fault: Fault, prompt: int = PROMPT, seed: int = 0) -> Array:
         if t + 1 >= prompt:
             tokens[:, t + 1] = pick(rng, np.exp(p))
         wrote[:, t] = p[np.arange(REQUESTS), tokens[:, t + 1]]
-    at = np.arange(LENGTH - 1)
-    for row, seen in zip(wrote, tokens, strict=True):
-        truth = replay(w, seen[:-1])
-        if fault.update < LENGTH:
-            truth[fault.update :] = replay(new, seen[:-1])[fault.update :]
-        row -= truth[at, seen[1:]]
-    return wrote
+    truth = replay(w, tokens[:, :-1])
+    if fault.update < LENGTH:
+        truth[:, fault.update :] = replay(new, tokens[:, :-1])[
+            :, fault.update :
+        ]
+    return wrote - np.take_along_axis(truth, tokens[:, 1:, None], 2)[..., 0]
 
 
 # --8<-- [end:delta]
@@ -310,7 +308,7 @@ def loop(penalty: float, greedy: bool, length: int = LENGTH) -> Loop:
     rng = np.random.default_rng(0)
     w = model(rng)
     last = rng.integers(0, VOCAB, REQUESTS)
-    engine = Engine(w, Fault(), 1, np.zeros((REQUESTS, 32)))
+    engine = Engine(w, Fault(), 1, np.zeros((REQUESTS, SHAPE.width)))
     seen = np.zeros((REQUESTS, VOCAB), bool)
     rows, out = np.arange(REQUESTS), Loop(*np.zeros((3, REQUESTS, length)))
     for t in range(length):
@@ -447,14 +445,14 @@ def report_ends() -> str:
 # --- Figure ---------------------------------------------------------------
 
 PANELS = {
-    "no fault, bfloat16": "no fault",
-    "norm: eps 0.02": "norm",
+    "norm: eps 0.02": "norm eps",
     "left padding not masked": "padding seen",
     "RoPE: base 70, not 100": "RoPE base",
-    "prefix hit of 16, positions restart": "hit, positions",
+    "prefix hit of 16, positions restart": "prefix hit",
     "newest key not read": "newest key",
-    "window of 40": "window",
+    "window of 40": "window 40",
     "wrong block 3 in the table": "wrong block",
+    "update at 80, old cache": "old cache",
 }
 
 
@@ -462,22 +460,20 @@ def figure_signatures() -> Figure:
     """Size of delta against position, one panel for each fault."""
     figure, grid = new_figure(5.4, 4, 2, sharex=True, sharey=True)
     good = error("no fault, bfloat16")
+    at = np.arange(LENGTH - 1)
     for axes, (name, title) in zip(grid.flat, PANELS.items(), strict=True):
-        size = error(name)
-        start = first_wrong(size, good)
-        at = np.arange(len(size))
+        start = first_wrong(error(name), good)
         axes.plot(at, good, "-", color="C5", alpha=0.6, lw=1)
-        if start >= 0:
-            axes.plot(at, size, "-", color="C0", lw=1)
-            axes.axvline(start, color="C1", ls="--", lw=1)
-            title = f"{title}: {start}"
-        axes.axvspan(0, PROMPT - 0.5, alpha=0.08, color="C5", lw=0)
-        label(axes, 2, 3, title, "C0" if start >= 0 else "C5")
-        axes.set(yscale="log", ylim=(3e-3, 9))
+        axes.plot(at, error(name), "-", color="C0", lw=1)
+        axes.axvline(start, color="C1", ls="--", lw=1)
+        axes.axvspan(0, PROMPT - 0.5, alpha=0.1, color="C5", lw=0)
+        label(axes, 2, 3.2, f"{title}: {start}", "C0", xytext=(0, 0))
+        axes.set(yscale="log", ylim=(3e-3, 12))
         axes.set_xticks([0, 32, 64, 96])
-    grid[0, 0].set_title(
-        "The first wrong position names the fault", loc="left"
+        axes.minorticks_off()
+    figure.suptitle(
+        "Where it begins, and how it goes on, differ", x=0.02, ha="left"
     )
-    figure.supxlabel("position (prompt: grey)", fontsize="medium")
-    figure.supylabel("mean |log p engine − reference|", fontsize="medium")
+    figure.supxlabel("position (prompt: grey)")
+    figure.supylabel("mean |log p, engine − replay|, nats")
     return figure

@@ -1,8 +1,9 @@
 """How does HybridFlow reshard the actor, and how does it search a mapping?
 
 Page:      docs/rollouts/verl-hybrid-engine.md
-Source:    Sheng et al. 2024 (arXiv 2409.19256): §5.1 sizes, §5.3 grouping
-           and Figure 8, Table 2 volumes, §6 and Algorithm 1 mapping.
+Source:    Sheng et al. 2024 (arXiv 2409.19256): §4.1 dispatch, §5.1 sizes,
+           §5.3 grouping and Figure 8, Table 2 volumes, §6 and Algorithm 1
+           mapping.
 Notation:  p, t, d: pipeline, tensor and data parallel sizes in training;
            p_g, t_g, d_g: in generation; M: bytes of the actor's weights;
            N: GPUs of the actor, N = p t d = p_g t_g d_g d.
@@ -23,6 +24,27 @@ from snippets.distributed.grpo_memory import QWEN25_7B, parameters
 from snippets.show import label, markdown_table, new_figure
 
 SCHEMES = ("DS-Chat", "HybridFlow-V", "HybridFlow")
+
+
+# --8<-- [start:dispatch]
+def dispatch(batch: np.ndarray, dp_rank: Sequence[int]) -> list[np.ndarray]:
+    """Worker r gets the chunk of its data-parallel position dp_rank[r].
+
+    batch: (rows, ...), rows divisible by the number of positions.
+    """
+    chunks = np.split(batch, max(dp_rank) + 1)
+    return [chunks[position] for position in dp_rank]
+
+
+def collect(
+    outputs: Sequence[np.ndarray], mask: Sequence[bool]
+) -> np.ndarray:
+    """Concatenate, in rank order, the outputs of the masked workers."""
+    pairs = zip(outputs, mask, strict=True)
+    return np.concatenate([out for out, keep in pairs if keep])
+
+
+# --8<-- [end:dispatch]
 
 
 # --8<-- [start:layout]

@@ -12,6 +12,8 @@ from snippets.rollouts.verl_hybrid_engine import (
     Actor,
     allocations,
     block,
+    collect,
+    dispatch,
     gather_group,
     iteration_time,
     needed,
@@ -28,6 +30,33 @@ SHAPES = [
     if p % pg == 0 and t % tg == 0
 ]
 FIGURE_8 = Actor(1, 4, 2, 1, 2)
+
+
+# --- Dispatch and collect --------------------------------------------------
+
+
+def test_claim_64_rows_on_8_workers():
+    """TP 2, PP 2, DP 2, ranks counted tensor first, then data, pipeline."""
+    batch = np.arange(128).reshape(64, 2)
+    place = list(itertools.product(range(2), range(2), range(2)))
+    position = [data for _, data, _ in place]
+    got = dispatch(batch, position)
+    assert [len(x) for x in got] == [32] * 8
+    for (_, data, _), rows in zip(place, got, strict=True):
+        np.testing.assert_array_equal(rows, batch[32 * data : 32 * data + 32])
+    # Outputs exist on the last stage, once per tensor group: ranks 4 and 6.
+    mask = [stage == 1 and tensor == 0 for stage, _, tensor in place]
+    assert [r for r, keep in enumerate(mask) if keep] == [4, 6]
+    out = [
+        10 * rows if keep else rows - 1 for rows, keep in zip(got, mask, strict=True)
+    ]
+    np.testing.assert_array_equal(collect(out, mask), 10 * batch)
+    # Cut by workers instead: 8 rows each, all 8 outputs needed.
+    by_worker = dispatch(batch, range(8))
+    assert [len(x) for x in by_worker] == [8] * 8
+    np.testing.assert_array_equal(collect(by_worker, [True] * 8), batch)
+    with pytest.raises(ValueError, match="equal division"):
+        dispatch(batch[:63], position)
 
 
 # --- The groups ------------------------------------------------------------
