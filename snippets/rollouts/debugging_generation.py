@@ -465,10 +465,10 @@ def figure_signatures() -> Figure:
         start = first_wrong(error(name), good)
         axes.plot(at, good, "-", color="C5", alpha=0.6, lw=1)
         axes.plot(at, error(name), "-", color="C0", lw=1)
-        axes.axvline(start, color="C1", ls="--", lw=1)
+        axes.axvline(start, 0, 0.74, color="C1", ls="--", lw=1)
         axes.axvspan(0, PROMPT - 0.5, alpha=0.1, color="C5", lw=0)
-        label(axes, 2, 3.2, f"{title}: {start}", "C0", xytext=(0, 0))
-        axes.set(yscale="log", ylim=(3e-3, 12))
+        label(axes, 1, 12, f"{title}: {start}", "C0", xytext=(0, 0))
+        axes.set(yscale="log", ylim=(3e-3, 80))
         axes.set_xticks([0, 32, 64, 96])
         axes.minorticks_off()
     figure.suptitle(

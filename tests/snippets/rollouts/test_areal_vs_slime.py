@@ -214,11 +214,11 @@ def test_mean_length_of_the_base_load():
 
 def test_waits_are_the_wanted_multiple_of_decoding():
     load = Load(waits=2.0)
-    drawn = episodes(0, 4, load)(4000)
-    plain = episodes(0, 4, Load())(4000)
+    drawn = episodes(0, 4, load)(1500)
+    plain = episodes(0, 4, Load())(1500)
     assert [e.length for e in drawn] == [e.length for e in plain]
     wait = np.mean([sum(w for _, w in e.turns) for e in drawn])
-    assert wait == pytest.approx(2 * page.mean_length(load), rel=0.05)
+    assert wait == pytest.approx(2 * page.mean_length(load), rel=0.06)
     turns = np.mean([len(e.turns) for e in drawn])
     assert turns == pytest.approx(4, rel=0.05)
     assert min(n for e in drawn for n, _ in e.turns) >= 1
@@ -377,11 +377,19 @@ def test_claim_slow_environments():
     assert gain(BOUND8, SMALL, load) == pytest.approx(5.94, abs=0.01)
 
 
-def test_claim_in_flight_decides_and_not_the_schedule():
-    for batches in page.FLIGHTS:
-        cut, resumed = page.flight(batches).values()
-        assert cut["gain"] == pytest.approx(resumed["gain"], rel=0.08)
-    assert page.flight(3)["interrupt"]["gain"] == gain(AREAL, SMALL, page.SLOW)
+def flight(n):
+    """Interrupting and resuming with n batches in flight."""
+    names = f"interrupt, η = {n - 1}", f"resume, {n} batches"
+    return [
+        found(x, SMALL, page.SLOW) | {"gain": gain(x, SMALL, page.SLOW)} for x in names
+    ]
+
+
+def test_claim_resuming_is_no_slower_with_as_many_in_flight():
+    for n in page.FLIGHTS:
+        cut, resumed = flight(n)
+        assert resumed["gain"] > 0.98 * cut["gain"]
+        assert resumed["stale"] < cut["stale"]
 
 
 # --- Products -------------------------------------------------------------
@@ -399,7 +407,7 @@ def cells(table):
 
 def test_table_of_remedies():
     table = cells(page.table_remedies())
-    assert list(table) == [x for x in page.REMEDIES if x != BOUND8]
+    assert [x for x in table if x in page.MORE] == [AREAL] and len(table) == 10
     for name, row in table.items():
         f = found(name)
         rate = BASE.groups * BASE.size * f["length"] / f["time"]
@@ -424,10 +432,11 @@ def test_table_of_tails():
 def test_table_of_flights():
     table = cells(page.table_flight())
     assert list(table) == ["2", "3", "9"]
-    for batches in page.FLIGHTS:
-        row = table[str(batches)]
-        for k, f in enumerate(page.flight(batches).values()):
+    for n in page.FLIGHTS:
+        row = table[str(n)]
+        for k, f in enumerate(flight(n)):
             assert row[3 * k] == f"{f['gain']:.2f}×"
+            assert row[3 * k + 1] == f"{f['lag']:.1f}"
             assert row[3 * k + 2] == f"{f['stale']:.0%}"
 
 
@@ -437,7 +446,7 @@ def test_figure():
     assert "environment" in low.get_xlabel()
     for axes, key, x in (
         (top, "train", [1, 5, 14, 40]),
-        (low, "waits", [0, 1, 2, 4]),
+        (low, "waits", [0, 2, 4]),
     ):
         data = page.curves()[key]
         for line, y in zip(axes.lines, data.values(), strict=False):

@@ -264,6 +264,37 @@ def test_reported_ratio_by_enumeration():
         assert code.reported_ratio(np.log(p), 1, 0.9, how) == pytest.approx(1)
 
 
+def test_changed_needs_one_bit_only():
+    one = np.zeros((3, 4))
+    other = one.copy()
+    other[1, 2] = 1e-300
+    other[2] = 1.0
+    assert code.changed(one, other).tolist() == [False, True, True]
+
+
+def test_top_p_keeps_the_smallest_set_with_the_mass():
+    """At exactly half the mass the second token is not needed."""
+    p = np.array([0.25, 0.5, 0.125, 0.125])
+    got = code.reported_ratio(np.log(p), 1, 0.5, "processed")
+    assert got == pytest.approx(0.5)
+
+
+def test_the_pairs_of_passes_are_what_their_names_say():
+    """Bits, not closeness: the first is what the second is compared with."""
+    pairs = code.runs()
+    plain = {s: code.forward(1, s)[1] for s in (code.fp32, code.bf16)}
+    for name, store in (
+        ("float32: 1 and 8 chunks", code.fp32),
+        ("bf16: 1 and 8 chunks", code.bf16),
+    ):
+        (_, one), (_, other) = pairs[name]
+        assert (one == plain[store]).all()
+        assert (other == code.forward(8, store)[1]).all()
+    (_, one), (_, other) = pairs["bf16 and float32"]
+    assert (one == plain[code.bf16]).all()
+    assert (other == plain[code.fp32]).all()
+
+
 def test_claim_reports():
     rows = code.table_reported().splitlines()[2:]
     cells = [[float(c) for c in r.split("|")[2:-1]] for r in rows]
@@ -326,6 +357,8 @@ def test_stream_is_the_engine_of_the_long_tail_page():
 def test_stream_refuses_too_few_lengths():
     with pytest.raises(ValueError, match="draw more"):
         code.stream(np.ones((2, 2), int), 4, 1)
+    with pytest.raises(ValueError, match="draw more"):  # one slot is enough
+        code.stream(np.array([[1, 1], [9, 9]]), 3, 1)
 
 
 def test_claim_what_a_batch_holds():
@@ -353,6 +386,55 @@ def test_claim_the_running_are_twice_as_long():
     assert got == pytest.approx(want, rel=0.04)
 
 
+def test_lengths_are_independent_with_the_stated_moments():
+    """Lognormal, median 3,000; mean below 3000 exp(0.405) by the cap."""
+    n = code.draw(7, 400)
+    assert np.corrcoef(n[:-1, 0], n[1:, 0])[0, 1] < 0.3
+    assert np.median(n) == pytest.approx(3000, rel=0.02)
+    assert n.max() == 32768
+    spread = n.mean(1).std(ddof=1) / n.mean()
+    assert spread == pytest.approx(n.std() / n.mean() / 20, rel=0.2)
+    mean, _ = code.population()
+    fresh = draw_lengths(np.random.default_rng(9), 200_000, 1, shared=0.0)
+    assert mean == pytest.approx(fresh.mean(), rel=0.01)
+
+
+def schedule(lengths, slots, continuous):
+    """Steps until all are done: list scheduling, or batch after batch."""
+    if not continuous:
+        batches = lengths.reshape(-1, slots)
+        return int(batches.max(1).sum())
+    free = [0] * slots
+    for n in lengths:
+        heapq.heapreplace(free, free[0] + int(n))
+    return max(free)
+
+
+def test_claim_what_the_batching_saves():
+    """55 against 183 thousand steps on 64 slots, nothing on 512."""
+    totals = {}
+    for slots, continuous in itertools.product((64, 512), (True, False)):
+        totals[slots, continuous] = np.mean(
+            [
+                schedule(
+                    draw_lengths(np.random.default_rng(s), 512, 1).ravel(),
+                    slots,
+                    continuous,
+                )
+                for s in range(8)
+            ]
+        )
+    assert totals[64, True] / 1000 == pytest.approx(55, abs=0.5)
+    assert totals[64, False] / 1000 == pytest.approx(183, abs=0.5)
+    assert totals[512, True] == totals[512, False]
+
+
+def test_claim_half_a_group_is_short():
+    """The first 8 of 16 answers: under half the mean, more often right."""
+    length, right = code.first_of(16, 8)
+    assert length < 0.55 and right > code.population()[1] + 0.1
+
+
 def test_first_of_all_is_everything():
     length, right = code.first_of(64, 64)
     assert length == pytest.approx(1, abs=0.02)
@@ -366,8 +448,31 @@ def test_first_of_all_is_everything():
 def test_tables():
     table = code.table_order().splitlines()
     assert len(table) == 2 + 6
-    assert "0.45" in table[4] and "0.46" in table[7]
+    cells = [[c.strip() for c in x.split("|")[1:-1]] for x in table[2:]]
+    kept, dropped = code.streams()["kept"], code.streams()["dropped"]
+    for row, run, at in (
+        (2, kept, [0]),
+        (3, kept, [1]),
+        (4, kept, range(4, 12)),
+        (5, dropped, range(4, 12)),
+    ):
+        want = [np.mean([run[k][:, u] for u in at]) for k in range(3)]
+        assert cells[row][1:3] == [f"{v:.2f}" for v in want[:2]]
+        assert cells[row][3].endswith(f"final length {want[2]:.1f}")
+    rng = np.random.default_rng(2)
+    n = np.sort(draw_lengths(rng, 400, 384, shared=0.0), axis=1)[:, :256]
+    assert cells[1][1] == f"{n.mean() / code.population()[0]:.2f}"
+    assert cells[1][2] == f"{(3000 / (3000 + n)).mean():.2f}"
+    rounding = code.table_rounding().splitlines()[2:]
+    assert [r.split("|")[1].strip() for r in rounding] == [
+        "float32",
+        "fp16",
+        "bf16",
+    ]
+    assert rounding[0].split("|")[2:4] == [" 40 % ", " 86 % "]
     effects = code.table_effects().splitlines()
+    assert effects[5].split("|")[4].strip() == "0.55"
+    assert "–" not in effects[3]
     assert effects[4].count("–") == 5 and "–" not in effects[5]
     assert code.percent(0.0118) == "1.2 %"
     assert code.percent(2e-6) == "< 0.001 %"
@@ -381,5 +486,10 @@ def test_figures():
     assert lines[0][-1] < 1e-6 < lines[1][0] < lines[2][0]
     axes = code.figure_order().axes[0]
     kept, dropped = (line.get_ydata() for line in axes.lines[:2])
-    np.testing.assert_allclose(kept, code.streams()["kept"][0].mean(0))
+    values = code.streams()["kept"][0]
+    np.testing.assert_allclose(kept, values.mean(0))
+    (path,) = axes.collections[0].get_paths()
+    high = path.vertices[path.vertices[:, 0] == 5, 1]
+    error = values[:, 4].std(ddof=1) / len(values) ** 0.5
+    assert np.ptp(high) == pytest.approx(2 * error)
     assert dropped[-1] < 0.5 < kept[-1]

@@ -1,0 +1,376 @@
+"""The engine against slow loops, each fault's signature, and the claims."""
+
+import numpy as np
+import pytest
+
+from snippets.rollouts import debugging_generation as code
+from snippets.rollouts.debugging_generation import FAULTS, Engine, Fault
+
+NAMES = list(FAULTS)
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """No rounding to bfloat16: the cache is float32 then."""
+    monkeypatch.setattr(code, "bf16", lambda x: np.asarray(x, np.float64))
+
+
+@pytest.fixture
+def made():
+    rng = np.random.default_rng(5)
+    w = code.model(rng)
+    new = code.moved(w, code.draw(rng, code.SHAPE), 0.05)
+    tokens = rng.integers(0, 24, (2, 70))
+    return w, new, tokens, rng.standard_normal((2, 32))
+
+
+def turn(x, position, base):
+    """Rotary positions as multiplication of complex numbers."""
+    half = len(x) // 2
+    z = np.array([complex(a, b) for a, b in zip(x[:half], x[half:], strict=True)])
+    for i in range(half):
+        z[i] *= np.exp(1j * position / base ** (i / half))
+    return np.concatenate([z.real, z.imag])
+
+
+def slow(
+    tokens,
+    weights,
+    position=lambda t: t,
+    visible=lambda t: range(t + 1),
+    foreign=lambda s: None,
+    base=100.0,
+    eps=1e-6,
+):
+    """One sequence, token after token; log-probabilities (T, V)."""
+
+    def rms(x):
+        return x / (sum(v * v for v in x) / len(x) + eps) ** 0.5
+
+    keys, values, out = [], [], []
+    for t, token in enumerate(tokens):
+        w = weights(t)
+        x = w.embed[token]
+        keys.append([])
+        values.append([])
+        for n in range(len(w.q)):
+            h = rms(x)
+            keys[t].append(turn(w.k[n] @ h, position(t), base))
+            values[t].append(w.v[n] @ h)
+            q = turn(w.q[n] @ h, position(t), base)
+            total, seen = 0.0, 0.0
+            for s in visible(t):
+                other = foreign(s)
+                key = keys[s][n] if other is None else other
+                value = values[s][n] if other is None else other
+                weight = np.exp(key @ q / len(x) ** 0.5)
+                total, seen = total + weight, seen + weight * value
+            x = x + np.tanh(w.mix[n] @ rms(x + seen / total))
+        z = w.head @ rms(x)
+        out.append(z - np.log(np.exp(z).sum()))
+    return np.array(out)
+
+
+def test_replay_is_the_slow_loop(made):
+    w, _, tokens, _ = made
+    got = code.replay(w, tokens)
+    for row, want in zip(got, tokens, strict=True):
+        assert row == pytest.approx(slow(want, lambda t: w), abs=1e-5)
+
+
+SPECS = {
+    "no fault, bfloat16": {},
+    "norm: eps 0.02": {"eps": 0.02},
+    "RoPE: base 70, not 100": {"base": 70.0},
+    "prefix hit of 16, positions restart": {
+        "position": lambda t: t if t < 16 else t - 16
+    },
+    "newest key not read": {"visible": lambda t: range(t + 1) if t < 32 else range(t)},
+    "window of 40": {"visible": lambda t: range(max(0, t - 39), t + 1)},
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_engine_with_a_fault_is_the_slow_loop(exact, made, name):
+    w, _, tokens, other = made
+    engine = Engine(w, FAULTS[name], 32, other)
+    got = [code.log_softmax(engine.step(t, tokens[:, t])) for t in range(70)]
+    want = slow(tokens[1], lambda t: w, **SPECS[name])
+    assert np.array(got)[:, 1] == pytest.approx(want, abs=1e-4)
+
+
+def test_padding_block_and_update_are_the_slow_loop(exact, made):
+    w, new, tokens, other = made
+    name = "wrong block 3 in the table"
+    engine = Engine(w, FAULTS[name], 32, other)
+    got = [code.log_softmax(engine.step(t, tokens[:, t])) for t in range(70)]
+    want = slow(
+        tokens[0],
+        lambda t: w,
+        foreign=lambda s: other[0] if 48 <= s < 64 else None,
+    )
+    assert np.array(got)[:, 0] == pytest.approx(want, abs=1e-4)
+
+    engine = Engine(w, FAULTS["left padding not masked"], 48, other)
+    padded = np.concatenate([np.zeros((2, 16), int), tokens], 1)[:, :50]
+    got = [code.log_softmax(engine.step(t, padded[:, t])) for t in range(50)]
+    want = slow(padded[0], lambda t: w)
+    assert np.array(got)[:, 0] == pytest.approx(want, abs=1e-4)
+
+    engine = Engine(w, Fault(), 32, other)
+    got = []
+    for t in range(50):
+        engine.w = w if t < 40 else new
+        got.append(code.log_softmax(engine.step(t, tokens[:, t])))
+    want = slow(tokens[0, :50], lambda t: w if t < 40 else new)
+    assert np.array(got)[:, 0] == pytest.approx(want, abs=1e-4)
+
+
+def test_delta_of_a_healthy_engine_is_zero_without_rounding(exact):
+    assert np.abs(code.delta(Fault())).max() < 1e-4
+
+
+FIRST = {
+    "prefix hit of 16, positions restart": 16,
+    "newest key not read": 32,
+    "window of 40": 40,
+    "wrong block 3 in the table": 48,
+    "update at 80, old cache": 80,
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_claim_nothing_is_wrong_before_the_fault_begins(exact, name):
+    got = np.abs(code.delta(FAULTS[name]))
+    assert got[:, : FIRST[name]].max() < 1e-4
+    assert got[:, FIRST[name]].max() > 1e-3
+
+
+def test_update_is_compared_with_the_weights_that_wrote(exact):
+    """With a rebuilt cache the new weights' own replay has no error."""
+    rng = np.random.default_rng(0)
+    w = code.model(rng)
+    new = code.moved(w, code.draw(rng, code.SHAPE), 0.05)
+    tokens = rng.integers(0, 24, (16, 111))
+    gap = np.abs(code.replay(w, tokens) - code.replay(new, tokens))
+    assert gap[:, :80].max() > 0.01  # the policy did change before 80, too
+
+
+def test_delta_is_engine_minus_replay_and_positive_in_the_mean():
+    """Tokens drawn by the engine: the mean is KL(engine || reference)."""
+    for name, fault in FAULTS.items():
+        mean = code.delta(fault)[:, code.PROMPT - 1 :].mean()
+        assert abs(mean) < 0.005 if name == NAMES[0] else mean > 0.005
+
+
+def test_claim_an_offset_of_every_position_changes_nothing(exact):
+    """RoPE sees distances only: hit = -9 adds 9 to every position."""
+    assert np.abs(code.delta(Fault(hit=-9))).max() < 1e-4
+
+
+def test_rotation_keeps_length_and_sees_distance_only():
+    rng = np.random.default_rng(1)
+    q, k = rng.standard_normal((2, 8))
+    scores = [code.rotate(q, m + 4) @ code.rotate(k, m) for m in (0, 3, 50)]
+    assert scores == pytest.approx([scores[0]] * 3)
+    back = code.rotate(q, 0) @ code.rotate(k, 4)
+    assert abs(back - scores[0]) > 1e-3  # and its sign
+    assert np.linalg.norm(code.rotate(q, 7)) == pytest.approx(np.linalg.norm(q))
+
+
+def test_bf16_has_eight_bits():
+    x = np.array([1 + 1 / 128, 1 + 1 / 256, 1 + 3 / 256, 257.0, 1e30, -0.1])
+    want = [1 + 1 / 128, 1.0, 1 + 2 / 128, 256.0]  # ties to even
+    assert code.bf16(x)[:4].tolist() == want
+    assert code.bf16(x)[4:] == pytest.approx(x[4:], rel=2**-8)
+
+
+def test_first_wrong():
+    good = np.array([0.01, 0.03, 0.02])
+    assert code.first_wrong(np.array([0.09, 0.091, 0.01]), good) == 1
+    assert code.first_wrong(good, good) == -1
+
+
+def cells(table):
+    rows = table.splitlines()[2:]
+    return [[c.strip() for c in r.split("|")[1:-1]] for r in rows]
+
+
+def test_table_signatures_shows_the_runs_and_no_two_are_alike():
+    rows = cells(code.table_signatures())
+    assert [r[0] for r in rows] == NAMES
+    noise = np.abs(code.delta(Fault())).mean(0)
+    for name, start, moved, first, last in rows:
+        size = np.abs(code.delta(FAULTS[name])).mean(0)
+        wrong = [t for t in range(111) if size[t] > 3 * noise.max()]
+        assert start == (str(wrong[0]) if wrong else "none")
+        t = wrong[0] if wrong else 0
+        assert float(first) == pytest.approx(size[t : t + 8].mean(), abs=0.0051)
+        assert float(last) == pytest.approx(size[95:].mean(), abs=0.0051)
+        if name in FIRST:
+            assert int(start) == FIRST[name]
+        other = np.abs(code.delta(FAULTS[name], prompt=24)).mean(0)
+        wrong = [t for t in range(111) if other[t] > 3 * noise.max()]
+        assert moved == (str(wrong[0]) if wrong else "none")
+    keys = [(r[1], r[2], float(r[3]) < float(r[4])) for r in rows]
+    assert len(set(keys)) == len(rows)
+
+
+def test_claim_shapes():
+    size = {name: code.error(name) for name in FAULTS}
+    pads, rope = size["left padding not masked"], size["RoPE: base 70, not 100"]
+    assert pads[:8].mean() > 1.5 * pads[-16:].mean()  # dilutes
+    assert rope[0] == size[NAMES[0]][0]  # one token: no distance
+    assert rope[:8].mean() < rope[16:24].mean() < rope[-16:].mean()
+    lag = size["newest key not read"]
+    assert lag[32:40].mean() > 4 * lag[-16:].mean()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_claim_other_weights_give_the_same_positions(seed):
+    good = np.abs(code.delta(Fault(), seed=seed)).mean(0)
+    for name, want in FIRST.items():
+        size = np.abs(code.delta(FAULTS[name], seed=seed)).mean(0)
+        assert want <= code.first_wrong(size, good) <= want + 2
+
+
+def test_penalty_by_sign():
+    z = np.array([2.0, -2.0, 1.0, -1.0])
+    seen = np.array([True, True, False, False])
+    got = code.penalise(z, seen, 2.0)
+    assert got.tolist() == [1.0, -4.0, 1.0, -1.0]
+    assert code.penalise(z, seen, 1.0).tolist() == z.tolist()
+    assert code.penalise(z, seen, 0.5).tolist() == [4.0, -1.0, 1.0, -1.0]
+
+
+def test_claim_dividing_a_negative_logit_rewards_the_repetition():
+    z = np.array([-2.0, -2.0])
+    naive = np.array([z[0] / 1.5, z[1]])
+    assert code.softmax(naive)[0] > 0.5  # token 0 was seen
+    assert code.softmax(code.penalise(z, np.array([True, False]), 1.5))[0] < 0.5
+
+
+def test_claim_the_penalty_is_not_invariant_to_a_shift():
+    z, seen = np.array([1.0, 0.5]), np.array([True, False])
+    a = code.softmax(code.penalise(z, seen, 1.3))[0]
+    b = code.softmax(code.penalise(z + 10, seen, 1.3))[0]
+    assert code.softmax(z)[0] == pytest.approx(code.softmax(z + 10)[0])
+    assert (round(a, 2), round(b, 2)) == (0.57, 0.12)
+
+
+def test_repeated():
+    assert code.repeated(np.array([[1, 2, 3, 4, 5]])) == 0
+    assert code.repeated(np.array([[7] * 7])) == pytest.approx(3 / 4)
+    both = np.array([[1, 2, 3, 4, 5], [7] * 5])
+    assert code.repeated(both) == pytest.approx(0.25)
+
+
+def test_loops_are_what_the_model_says():
+    rng = np.random.default_rng(0)
+    w = code.model(rng)
+    first = rng.integers(0, 24, code.REQUESTS)
+    for penalty in (1.0, 1.3):
+        run = code.loop(penalty, greedy=True)
+        tokens = np.concatenate([first[:, None], run.tokens], 1)
+        p = code.replay(w, tokens[:, :-1])
+        raw = np.take_along_axis(p, tokens[:, 1:, None], 2)[..., 0]
+        assert np.abs(raw - run.raw).mean() < 0.05
+        if penalty == 1.0:
+            assert run.processed == pytest.approx(run.raw)
+            best = (p.argmax(2) == run.tokens).mean()
+            assert best > 0.97
+        else:
+            assert (run.processed < run.raw).any()
+
+
+def test_table_loops_and_its_claims():
+    rows = cells(code.table_loops())
+    keys = [(True, 1.0), (True, 1.3), (False, 1.0), (False, 1.3)]
+    for row, (greedy, penalty) in zip(rows, keys, strict=True):
+        run = code.loop(penalty, greedy)
+        assert row[0] == ("greedy" if greedy else "temperature 1")
+        assert float(row[1]) == penalty
+        again = []
+        for line in run.tokens.tolist():
+            grams = [tuple(line[i : i + 4]) for i in range(len(line) - 3)]
+            again.append(sum(g in grams[:i] for i, g in enumerate(grams)) / len(grams))
+        assert row[2] == f"{100 * np.mean(again):.0f} %"
+        gap = np.abs(run.processed - run.raw).mean()
+        assert float(row[3]) == pytest.approx(gap, abs=0.0051)
+
+
+def test_claim_norms_in_low_precision():
+    table = [[float(c) for c in row] for row in cells(code.table_norm())]
+    assert [row[0] for row in table] == [1, 5, 300]
+    assert all(row[1] == 1 for row in table)
+    # float16: adding 1 to 2,048 gives 2,048; bfloat16: 1 to 256 gives 256
+    assert table[0][2:] == pytest.approx([(4096 / 2048) ** 0.5, 4], abs=0.005)
+    assert np.float16(2048) + np.float16(1) == 2048
+    assert table[1][2] == table[2][2] == 0
+    assert 256**2 > np.finfo(np.float16).max > 255.9**2
+    assert 4096 * 4**2 > np.finfo(np.float16).max > 4096 * 3.99**2
+    assert np.float16(1e-8) == 0 and np.float16(1e-6) > 0
+
+
+def test_norm_at_the_right_precision():
+    for x in (1e-4, 1.0, -3.0):
+        want = x / np.sqrt(x * x + 1e-5)
+        assert code.normed(x, 64, code.fp32) == pytest.approx(want, rel=1e-5)
+
+
+def test_claim_one_nan_makes_every_token_the_first():
+    z = np.array([0.3, np.nan, 2.0])
+    p = code.softmax(z)
+    assert np.isnan(p).all() and p.argmax() == 0
+    assert z.argmax() == 1  # on the logits: the NaN's own index
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(code.softmax(np.full(3, -np.inf))).all()
+
+
+def test_claim_stop_tokens():
+    told = [5, 9, 7, 5, 2, 1]
+    assert code.finish(told, {2}, 9) == ([5, 9, 7, 5, 2], "stop")
+    assert code.finish(told, {2, 7}, 9) == ([5, 9, 7], "stop")
+    assert code.finish(told, {7}, 3) == ([5, 9, 7], "stop")  # not length
+    assert code.finish(told, {7}, 2) == ([5, 9], "length")
+
+
+def test_claim_masks():
+    padded = [5, 9, 4, 2, 2, 2]
+    assert code.mask_by_token(padded, 2) == [1, 1, 1, 0, 0, 0]
+    assert code.mask_by_length(padded, 4) == [1, 1, 1, 1, 0, 0]
+    assert code.mask_by_token([5, 9, 2, 0], 0) == [1, 1, 1, 0]  # pad not EOS
+
+
+def test_claim_a_han_character_in_two_tokens():
+    raw = "断".encode()
+    assert len(raw) == 3
+    assert code.stream([raw[:2], raw[2:]], hold=False) == "\ufffd\ufffd"
+    assert code.stream([raw[:2], raw[2:]], hold=True) == "断"
+    assert code.stream([raw[:2]], hold=True) == ""  # cut by the limit
+
+
+def test_report_says_all_three():
+    text = code.report_ends()
+    assert "stop ids [2]: [5, 9, 4, 7, 5, 9, 4, 7] length" in text
+    assert "stop ids [2, 7]: [5, 9, 4, 7] stop" in text
+    assert "by token:  [1, 1, 1, 0, 0, 0]" in text
+    assert "by length: [1, 1, 1, 1, 0, 0]" in text
+    assert text.endswith("断句") and "\ufffd" in text
+
+
+def test_figure_shows_the_errors():
+    figure = code.figure_signatures()
+    assert "nats" in figure.get_supylabel()
+    assert "position" in figure.get_supxlabel()
+    assert list(code.PANELS) == NAMES[1:]
+    noise = np.abs(code.delta(Fault())).mean(0)
+    for axes, name in zip(figure.axes, code.PANELS, strict=True):
+        grey, line, mark = axes.lines
+        assert grey.get_ydata() == pytest.approx(noise)
+        size = np.abs(code.delta(FAULTS[name])).mean(0)
+        assert line.get_ydata() == pytest.approx(size)
+        assert axes.get_yscale() == "log"
+        start = int(mark.get_xdata()[0])
+        assert axes.texts[0].get_text() == f"{code.PANELS[name]}: {start}"
+        assert start == code.first_wrong(size, noise)
