@@ -682,7 +682,7 @@ def figure_where() -> Figure:
     low.set(xlabel="environment time / decoding time", ylim=(0.5, 6.8))
     low.set(xticks=WAITS, yticks=(1, 2, 4, 6))
     label(low, 2, waits[BOUND8][1], "η = 8", "C3", xytext=(-30, 4))
-    label(low, 3, 3.5, "η = 2", "C0", xytext=(0, -14))
+    label(low, 2.55, 3.2, "η = 2", "C0", xytext=(0, -13))
     label(
         low, 4, 2.24, "resume, 1.5 batches", "C1", xytext=(0, 4), ha="right"
     )

@@ -153,7 +153,7 @@ class Engine:
 
 # --8<-- [end:engine]
 
-PROMPT, LENGTH, REQUESTS = 32, 112, 16
+PROMPT, LENGTH, REQUESTS = 32, 96, 24
 SHAPE = Shape(layers=2, width=32)
 
 
@@ -218,7 +218,7 @@ FAULTS = {
     "newest key not read": Fault(lag=1),
     "window of 40": Fault(window=40),
     "wrong block 3 in the table": Fault(block=3),
-    "update at 80, old cache": Fault(update=80),
+    "update at 64, old cache": Fault(update=64),
 }
 
 
@@ -452,7 +452,7 @@ PANELS = {
     "newest key not read": "newest key",
     "window of 40": "window 40",
     "wrong block 3 in the table": "wrong block",
-    "update at 80, old cache": "old cache",
+    "update at 64, old cache": "old cache",
 }
 
 
@@ -469,7 +469,7 @@ def figure_signatures() -> Figure:
         axes.axvspan(0, PROMPT - 0.5, alpha=0.1, color="C5", lw=0)
         label(axes, 1, 12, f"{title}: {start}", "C0", xytext=(0, 0))
         axes.set(yscale="log", ylim=(3e-3, 80))
-        axes.set_xticks([0, 32, 64, 96])
+        axes.set_xticks([0, 32, 64])
         axes.minorticks_off()
     figure.suptitle(
         "Where it begins, and how it goes on, differ", x=0.02, ha="left"

@@ -116,6 +116,14 @@ def test_restarted_keeps_finished_members_and_loses_the_cut_ones():
     assert kept.lost == [0, 0] and kept.again == [20, 20]
 
 
+def test_restarting_loses_earlier_turns_too():
+    s = Setup(slots=2, groups=1, size=1, train=10.0, updates=2, warmup=1)
+    log = streamed(s, listed(5, [(3, 0.0), (30, 0.0)], 6), 0.5, 1, how="restart")
+    # at 25: 3 tokens of turn one and 17 of turn two are thrown away
+    assert log.lost == [20, 20] and log.trains[1] == (58, 78)
+    assert log.batches[1][0].spans == [(1, 3), (1, 30)]
+
+
 def test_the_worker_publishes_only_with_the_next_batch():
     s = Setup(slots=2, groups=1, size=1, train=2.0, updates=2, warmup=1)
     lengths = (5, 30, 6, 6, 6, 6)

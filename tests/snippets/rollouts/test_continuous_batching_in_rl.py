@@ -459,6 +459,8 @@ def test_tables():
         want = [np.mean([run[k][:, u] for u in at]) for k in range(3)]
         assert cells[row][1:3] == [f"{v:.2f}" for v in want[:2]]
         assert cells[row][3].endswith(f"final length {want[2]:.1f}")
+        fate = "kept" if run is kept else "dropped"
+        assert cells[row][3].startswith(fate)
     rng = np.random.default_rng(2)
     n = np.sort(draw_lengths(rng, 400, 384, shared=0.0), axis=1)[:, :256]
     assert cells[1][1] == f"{n.mean() / code.population()[0]:.2f}"
