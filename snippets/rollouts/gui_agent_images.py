@@ -69,12 +69,14 @@ class Disk:
         """
         missing = [x for x in wanted if x not in self.held]
         self.held |= wanted
-        safe = keep | wanted.keys()
-        while sum(self.held.values()) > self.budget + 1e-9:
-            free = self.held.keys() - safe
-            if not free:
-                raise ValueError("the layers in use exceed the disk")
-            del self.held[min(sorted(free), key=self.worth)]
+        used = sum(self.held.values())
+        free = sorted(self.held.keys() - keep - wanted.keys())
+        for layer in sorted(free, key=self.worth):
+            if used <= self.budget:
+                break
+            used -= self.held.pop(layer)
+        if used > self.budget + 1e-9:
+            raise ValueError("the layers in use exceed the disk")
         return missing
 
 
@@ -89,11 +91,11 @@ class Setup:
     seats: int = 24  # environments a node can run
     link: float = 0.25
     registry: float = 1.25
-    disk: float = 150.0
+    disk: float = 250.0
     prompts: int = 32
     group: int = 8
-    steps: int = 30
-    warmup: int = 5  # steps that are not measured
+    steps: int = 20
+    warmup: int = 4  # steps that are not measured
     train: float = 120.0  # s between two rollouts
     bases: int = 4
     apps: int = 40
@@ -132,15 +134,13 @@ def place(
             all to the least loaded; "affinity": all to the node with most
             bytes of the image among those with G free seats.
     """
-    if how == "scatter":
-        chosen = np.argsort(load, kind="stable")[:members].tolist()
-    else:
+    order = np.argsort(load, kind="stable")
+    if how == "affinity":
         had = [sum(image[x] for x in image if x in d.held) for d in disks]
         full = load + members > seats
         order = np.lexsort((load, -np.array(had), full))
-        if how == "together":
-            order = np.argsort(load, kind="stable")
-        chosen = [int(order[0])] * members
+    chosen = order[:members] if how == "scatter" else order[:1]
+    chosen = np.resize(chosen, members).tolist()
     np.add.at(load, chosen, 1)
     return chosen
 
@@ -194,130 +194,399 @@ def world(s: Setup, rng: np.random.Generator, shared: bool) -> World:
     return World([[catalogue[i] for i in row] for row in rows], episodes)
 
 
+Pulled = list[tuple[Layer, float]]
+
+
 @dataclass
-class Record:
-    """One step: shapes (prompts, group) unless it says otherwise."""
+class Step:
+    """One step: who runs where, and what each node must fetch."""
 
-    waits: np.ndarray
-    episodes: np.ndarray
-    time: float  # of the rollout, s
-    missing: float  # GB pulled by all nodes
-    wanted: float  # GB wanted, each layer once a node
-    egress: float  # GB that left the registry
-    pull: float  # s from the first byte to the last
-    own: np.ndarray  # GB of the prompt's whole image, (prompts,)
+    images: list[dict[Layer, float]]  # of the prompts
+    nodes: list[list[int]]  # of each prompt's members
+    pulled: list[Pulled]  # of each node, in order
+    wanted: float  # GB, each layer once a node
+    old: set[Layer]  # layers that some node held before
+    episodes: np.ndarray  # (prompts, group), s
 
 
-# --8<-- [start:step]
-def rates(
-    s: Setup, p: Policy, pulled: list[list[tuple[Layer, float]]], old: set
-) -> tuple[float, float]:
-    """GB that leave the registry, and the rate at which nodes see it.
+@cache
+def plan(s: Setup, p: Policy, seed: int = 0) -> list[Step]:
+    """Place every step's groups and load the disks (LRU); no clock yet.
 
-    Args:
-        s: Has the registry's rate.
-        p: With `peers`, a layer leaves the registry at most once, and not
-            at all if a node had it (`old`): an ideal swarm.
-        pulled: For each node its missing layers and their sizes.
-        old: Layers that some node held before.
-    """
-    every = [pair for node in pulled for pair in node]
-    total = sum(size for _, size in every)
-    if not p.peers or not total:
-        return total, s.registry
-    egress = sum(size for x, size in dict(every).items() if x not in old)
-    return egress, s.registry * total / max(egress, 1e-12)
-
-
-# --8<-- [end:step]
-
-
-def simulate(s: Setup, p: Policy, seed: int = 0) -> list[Record]:
-    """Synchronous steps: place, pull, run all episodes, train.
-
-    With `ahead`, step k + 1 is placed when step k has its images, and its
-    pulls run until step k and the update are over.
+    With `ahead` the layers of the step before stay, for it still runs.
     """
     w = world(s, np.random.default_rng(seed), p.shared)
-    stamp: dict[Layer, int] = {}
-    disks = [
-        Disk(s.disk, lambda x: stamp.get(x, -1)) for _ in range(s.nodes)
-    ]
-    before: list[set] = [set() for _ in disks]
-    lead, records = 0.0, []
+    stamp: dict[Layer, int] = {}  # last step that used a layer
+    disks = [Disk(s.disk, stamp.__getitem__) for _ in range(s.nodes)]
+    last: list[set] = [set() for _ in disks]
+    steps = []
     for images, episodes in zip(w.order, w.episodes, strict=True):
         load = np.zeros(s.nodes, int)
-        nodes = [
-            place(image, s.group, load, s.seats, disks, p.place)
-            for image in images
-        ]
+        args = s.group, load, s.seats, disks, p.place
+        nodes = [place(image, *args) for image in images]
         wanted: list[dict[Layer, float]] = [{} for _ in disks]
         for image, chosen in zip(images, nodes, strict=True):
+            stamp |= dict.fromkeys(image, len(steps))
             for node in dict.fromkeys(chosen):
                 wanted[node] |= image
-                stamp |= dict.fromkeys(image, len(records))
         old = {x for disk in disks for x in disk.held}
         pulled = []
-        for disk, want, last in zip(disks, wanted, before, strict=True):
-            new = disk.load(want, last if p.ahead else set())
-            pulled.append([(x, p.touched * want[x]) for x in new])
-        before = [set(want) for want in wanted]
-        egress, registry = rates(s, p, pulled, old)
-        sizes = [[size for _, size in node] for node in pulled]
-        times = arrivals(sizes, s.link, registry)
-        ready = [
-            dict(zip([x for x, _ in node], t, strict=True))
-            for node, t in zip(pulled, times, strict=True)
-        ]
-        waits = np.array(
-            [
-                [max(ready[n].get(x, 0.0) for x in image) for n in chosen]
-                for image, chosen in zip(images, nodes, strict=True)
-            ]
-        )
-        waits = np.maximum(waits - lead, 0)
-        pull = max((t[-1] for t in times if len(t)), default=0.0)
-        time = float((waits + episodes).max())
-        records.append(
-            Record(
-                waits,
-                episodes,
-                time,
-                sum(map(sum, sizes)),
-                sum(sum(want.values()) for want in wanted) * p.touched,
-                egress,
-                pull,
-                np.array([sum(image.values()) for image in images]),
-            )
-        )
-        if p.ahead:  # the links are free again before the step is over
-            lead = time + s.train - max(pull - lead, 0)
-    return records
+        for disk, want, before in zip(disks, wanted, last, strict=True):
+            new = disk.load(want, before if p.ahead else set())
+            pulled.append([(x, want[x]) for x in new])
+        last = [set(want) for want in wanted]
+        need = sum(sum(want.values()) for want in wanted)
+        steps.append(Step(images, nodes, pulled, need, old, episodes))
+    return steps
 
 
-def measure(s: Setup, records: list[Record]) -> dict[str, float]:
+# --8<-- [start:egress]
+def egress(step: Step, p: Policy) -> float:
+    """GB that leave the registry in a step.
+
+    Args:
+        step: What each node must fetch, and what some node already held.
+        p: With `peers`, an ideal swarm: a layer leaves the registry once,
+            and not at all if a node had it; copies between nodes cost
+            nothing but the receiver's link.
+    """
+    pairs = [pair for node in step.pulled for pair in node]
+    if p.peers:
+        pairs = [(x, z) for x, z in dict(pairs).items() if x not in step.old]
+    return p.touched * sum(size for _, size in pairs)
+
+
+# --8<-- [end:egress]
+
+
+# --8<-- [start:waits]
+def waits(step: Step, s: Setup, p: Policy) -> tuple[np.ndarray, float]:
+    """When every member's image is complete, from the first pull on.
+
+    Returns:
+        Seconds, shape (prompts, group), and the time of the last byte.
+    """
+    sizes = [[p.touched * z for _, z in node] for node in step.pulled]
+    sent = max(egress(step, p), 1e-9)
+    swarm = max(sum(map(sum, sizes)) / sent, 1.0)  # copies of each byte
+    times = arrivals(sizes, s.link, s.registry * swarm)
+    ready = [
+        {x: t for (x, _), t in zip(node, at, strict=True)}
+        for node, at in zip(step.pulled, times, strict=True)
+    ]
+    found = [
+        [max(ready[n].get(x, 0.0) for x in image) for n in chosen]
+        for image, chosen in zip(step.images, step.nodes, strict=True)
+    ]
+    end = max((at[-1] for at in times if len(at)), default=0.0)
+    return np.array(found), float(end)
+
+
+# --8<-- [end:waits]
+
+
+# --8<-- [start:replay]
+def replay(
+    steps: list[Step], s: Setup, p: Policy
+) -> list[tuple[np.ndarray, float]]:
+    """Run the clock: pull, run all episodes, train, again.
+
+    With `ahead` the pulls of step k + 1 begin when those of step k are
+    done, so that they have a lead over the start of step k + 1.
+
+    Returns:
+        For each step the members' waits in s, shape (prompts, group), and
+        the rollout's wall time in s.
+    """
+    lead, out = 0.0, []
+    for step in steps:
+        ready, end = waits(step, s, p)
+        wait = np.maximum(ready - lead, 0)
+        time = float((wait + step.episodes).max())
+        out.append((wait, time))
+        if p.ahead:
+            lead = time + s.train - max(end - lead, 0)
+    return out
+
+
+# --8<-- [end:replay]
+
+
+def measure(s: Setup, p: Policy, seed: int = 0) -> dict[str, float]:
     """Means over the steps after the warm-up.
 
     Returns:
         "found": share of the wanted bytes that were there; "ready": share
-        of members that did not wait; "egress" GB a step; "mean" and "last"
-        wait in s; "added": s by which the rollout is longer than without
-        pulls; "share": that over the rollout; "slots": share of a seat's
-        time that waits, if nothing waited for the slowest.
+        of members whose whole image was; "egress" GB a step; "mean" and
+        "last" wait in s; "bare": rollout in s without any pull; "added":
+        s on top of it; "seats": share of a seat's time that waits, if no
+        member waits for another.
     """
-    kept = records[s.warmup :]
-    bare = np.mean([r.episodes.max() for r in kept])
-    time = np.mean([r.time for r in kept])
-    mean = np.mean([r.waits.mean() for r in kept])
-    busy = np.mean([r.episodes.mean() for r in kept])
-    wanted = sum(r.wanted for r in kept)
-    return {
-        "found": 1 - sum(r.missing for r in kept) / wanted,
-        "ready": float(np.mean([(r.waits <= 0).mean() for r in kept])),
-        "egress": float(np.mean([r.egress for r in kept])),
-        "mean": float(mean),
-        "last": float(np.mean([r.waits.max() for r in kept])),
-        "added": float(time - bare),
-        "share": float(1 - bare / time),
-        "slots": float(mean / (mean + busy)),
+    # timing does not change the plan, so it is drawn once
+    fixed = replace(s, link=1.0, registry=1.0, train=0.0)
+    steps = plan(fixed, replace(p, peers=False, touched=1.0), seed)
+    run = replay(steps, s, p)[s.warmup :]
+    kept = steps[s.warmup :]
+    missing = sum(size for k in kept for n in k.pulled for _, size in n)
+    cold = [waits(k, s, p)[0] > 0 for k in kept]
+    mean = np.mean([wait.mean() for wait, _ in run])
+    busy = np.mean([k.episodes.mean() for k in kept])
+    bare = np.mean([k.episodes.max() for k in kept])
+    found = {
+        "found": 1 - missing / sum(k.wanted for k in kept),
+        "ready": 1 - np.mean(cold),
+        "egress": np.mean([egress(k, p) for k in kept]),
+        "mean": mean,
+        "last": np.mean([wait.max() for wait, _ in run]),
+        "bare": bare,
+        "added": np.mean([time for _, time in run]) - bare,
+        "seats": mean / (mean + busy),
     }
+    return {key: float(value) for key, value in found.items()}
+
+
+@cache
+def averaged(s: Setup, p: Policy, seeds: int = 3) -> dict[str, float]:
+    """Mean of `measure` over seeds, and "sd" of the added time."""
+    each = [measure(s, p, seed) for seed in range(seeds)]
+    found = {key: float(np.mean([m[key] for m in each])) for key in each[0]}
+    return found | {"sd": float(np.std([m["added"] for m in each], ddof=1))}
+
+
+# --8<-- [start:scan]
+def lru_hits(share: float) -> float:
+    """LRU's hit rate if the epoch is a new random order each time.
+
+    Args:
+        share: Images that fit, over all images.
+
+    Returns:
+        P(u * w >= 1 - share) for independent uniform u, w: what was seen
+        at u of one epoch and again at 1 - w of the next has
+        1 - u * w of all images in between (limit of many images).
+    """
+    a = 1 - share
+    return 1 - a + (a * float(np.log(a)) if a > 0 else 0.0)
+
+
+# --8<-- [end:scan]
+
+
+def hits(order: Sequence[int], fit: int, rule: str, skip: int) -> float:
+    """Hit rate of a disk for `fit` images of equal size.
+
+    Args:
+        order: Image ids as they are needed.
+        fit: Images on the disk.
+        rule: "LRU", "LFU" or "farthest next use" (Belady).
+        skip: Accesses that are not counted.
+    """
+    seen: Counter = Counter()
+    last: dict[int, int] = {}
+    later: dict[int, int] = {}
+    following = [0] * len(order)
+    for t in range(len(order) - 1, -1, -1):
+        following[t] = later.get(order[t], len(order) * 2)
+        later[order[t]] = t
+    coming: dict[int, int] = {}
+    worth = {
+        "LRU": lambda x: last[x[1]],
+        "LFU": lambda x: seen[x[1]] + last[x[1]] / (len(order) + 1),
+        "farthest next use": lambda x: -coming[x[1]],
+    }[rule]
+    disk, hit = Disk(fit, worth), 0
+    for t, image in enumerate(order):
+        seen[image] += 1
+        last[image], coming[image] = t, following[t]
+        missed = disk.load({("own", image): 1.0}, set())
+        hit += not missed and t >= skip
+    return hit / (len(order) - skip)
+
+
+def shuffled(images: int, epochs: int, rng: np.random.Generator) -> list:
+    """Every image once an epoch, in a new order each time."""
+    return [int(i) for _ in range(epochs) for i in rng.permutation(images)]
+
+
+def group_advantages(rewards: Sequence[float]) -> np.ndarray:
+    """GRPO's (r - mean) / standard deviation (n - 1) of one group.
+
+    A NaN reward is a member that is left out: it gets NaN. Equal rewards
+    give 0.
+    """
+    r = np.array(rewards, float)
+    spread = np.nanstd(r, ddof=1)
+    return (r - np.nanmean(r)) / (spread if spread > 0 else 1.0)
+
+
+def timed_out(s: Setup, p: Policy, limit: float) -> dict[str, float]:
+    """Members whose image takes longer than `limit` seconds.
+
+    Returns:
+        "dropped": their share; "kept" and "lost": mean size in GB of the
+        images of members kept and dropped; "hit": share of groups that
+        lose a member; "whole": share that lose all.
+    """
+    steps = plan(s, p)[s.warmup :]
+    late = np.array([w for w, _ in replay(steps, s, p)]) > limit
+    size = np.array([[sum(i.values()) for i in k.images] for k in steps])
+    each = np.broadcast_to(size[..., None], late.shape)
+    return {
+        "dropped": float(late.mean()),
+        "kept": float(each[~late].mean()),
+        "lost": float(each[late].mean()) if late.any() else float("nan"),
+        "hit": float(late.any(-1).mean()),
+        "whole": float(late.all(-1).mean()),
+    }
+
+
+def design_effect(same: int, rho: float) -> float:
+    """Variance of a batch mean over that of independent prompts.
+
+    Args:
+        same: Prompts of the batch that share an image.
+        rho: Correlation of two prompts of one image.
+    """
+    return 1 + (same - 1) * rho
+
+
+# --- Tables and figures ----------------------------------------------------
+
+FILE = Policy(shared=False)
+LAYERS = Policy()
+POLICIES: dict[str, Policy] = {
+    "one file, scatter": FILE,
+    "… of which 50 % is touched": replace(FILE, touched=0.5),
+    "… of which 6.4 % is touched": replace(FILE, touched=0.064),
+    "… copied between nodes": replace(FILE, peers=True),
+    "one file, together": replace(FILE, place="together"),
+    "layers, scatter": LAYERS,
+    "layers, together": replace(LAYERS, place="together"),
+    "layers, affinity": replace(LAYERS, place="affinity"),
+    "layers, together, copied between nodes": replace(
+        LAYERS, place="together", peers=True
+    ),
+    "one file, scatter, prefetch": replace(FILE, ahead=True),
+    "one file, together, prefetch": replace(
+        FILE, place="together", ahead=True
+    ),
+    "layers, scatter, prefetch": replace(LAYERS, ahead=True),
+}
+REUSE = Setup(images=64, steps=30, warmup=10)
+
+
+def table_policies() -> str:
+    """Every prompt has its own image: what each policy costs."""
+    rows = []
+    for name, p in POLICIES.items():
+        m = averaged(Setup(), p)
+        longer = f"{m['added']:,.0f} ± {m['sd']:.0f}"
+        rows.append(
+            (
+                name,
+                f"{abs(m['found']):.0%}",
+                f"{m['egress']:,.0f}",
+                f"{m['mean']:,.0f}",
+                f"{m['last']:,.0f}",
+                longer,
+                f"{m['added'] / (m['added'] + m['bare']):.0%}",
+                f"{m['seats']:.0%}",
+            )
+        )
+    heads = ["images, placement", "bytes there", "GB sent", "mean wait"]
+    heads += ["last wait", "rollout longer by", "its share", "seat time"]
+    return markdown_table(heads, rows)
+
+
+def table_reuse() -> str:
+    """64 images with popularity 1 / rank: hit rates and waits."""
+    rows = []
+    for kind, base in (("one file", FILE), ("layers", LAYERS)):
+        for how in ("scatter", "together", "affinity"):
+            m = averaged(REUSE, replace(base, place=how))
+            rows.append(
+                (
+                    f"{kind}, {how}",
+                    f"{m['ready']:.0%}",
+                    f"{m['found']:.0%}",
+                    f"{m['egress']:,.0f}",
+                    f"{m['mean']:.1f}",
+                    f"{m['added']:,.1f} ± {m['sd']:.1f}",
+                )
+            )
+    heads = ["images, placement", "members that need no pull"]
+    heads += ["bytes there", "GB sent", "mean wait", "rollout longer by"]
+    return markdown_table(heads, rows)
+
+
+SCAN = 200
+RULES = ("LRU", "LFU", "farthest next use")
+
+
+@cache
+def scans(epochs: int = 6) -> dict[tuple[str, float], list[float]]:
+    """Hit rates of RULES: ("shuffled" or "popular", share that fits)."""
+    rng = np.random.default_rng(0)
+    weight = 1 / np.arange(1, SCAN + 1)
+    orders = {
+        "shuffled": shuffled(SCAN, epochs, rng),
+        "popular": rng.choice(
+            SCAN, SCAN * epochs, p=weight / weight.sum()
+        ).tolist(),
+    }
+    return {
+        (name, share): [
+            hits(order, round(share * SCAN), rule, SCAN) for rule in RULES
+        ]
+        for name, order in orders.items()
+        for share in (0.25, 0.5, 0.75)
+    }
+
+
+def table_scan() -> str:
+    """Hit rates: a new order each epoch, and independent popular draws."""
+    rows = [
+        (
+            f"{share:.0%}",
+            f"{lru_hits(share):.1%}",
+            *(f"{x:.1%}" for x in scans()["shuffled", share]),
+            *(f"{x:.1%}" for x in scans()["popular", share]),
+        )
+        for share in (0.25, 0.5, 0.75)
+    ]
+    heads = ["images that fit", "LRU, formula", "LRU", "LFU", "Belady"]
+    return markdown_table(heads + ["LRU", "LFU", "Belady"], rows)
+
+
+RATES = (0.03, 0.06, 0.12, 0.25, 0.5, 1.25, 2.5, 5.0)
+
+
+@cache
+def sweep(place_: str, ahead: bool) -> list[float]:
+    """Added s of layers at each of RATES, one seed."""
+    p = Policy(place=place_, ahead=ahead)
+    return [measure(replace(Setup(), registry=r), p)["added"] for r in RATES]
+
+
+def figure_prefetch() -> Figure:
+    """Added wall time against the registry's rate, with and without."""
+    fig, axes = new_figure(3.4)
+    for how, color in (("scatter", "C1"), ("together", "C0")):
+        for ahead, style in ((False, "--"), (True, "-")):
+            line = dict(color=color, ls=style, marker="o", ms=3)
+            axes.plot(RATES, np.array(sweep(how, ahead)) / 60, **line)
+    label(axes, 0.5, 11, "scatter", "C1", ha="left")
+    label(axes, 0.12, 15, "… prefetch", "C1", ha="right")
+    label(axes, 0.06, 13, "together", "C0", ha="left")
+    label(axes, 0.12, 0.4, "… prefetch", "C0", ha="right")
+    axes.set(
+        xscale="log",
+        xlabel="registry, GB/s",
+        ylabel="rollout longer by, min",
+        ylim=(-1, 40),
+        xticks=(0.03, 0.1, 0.3, 1, 3),
+        xticklabels=("0.03", "0.1", "0.3", "1", "3"),
+    )
+    axes.minorticks_off()
+    axes.set_title("Prefetch hides pulls that fit in a step")
+    return fig
