@@ -112,16 +112,22 @@ class Cluster:
         for request in self.engine.advance(until=min(until, wake)):
             episode = self._owner.pop(request)
             episode.spans += request.spans
-            end = self.engine.time + episode.turns[episode.done][1]
-            entry = (end, next(self._order), episode)
-            heapq.heappush(self._waits, entry)
-        while self._waits and self._waits[0][0] <= self.engine.time:
-            episode = heapq.heappop(self._waits)[2]
-            episode.done += 1
-            if episode.done == len(episode.turns):
-                self.buffer.add([episode])
+            wait = episode.turns[episode.done][1]
+            if wait:
+                entry = (self.engine.time + wait, next(self._order), episode)
+                heapq.heappush(self._waits, entry)
             else:
-                self.start([episode])
+                self._next(episode)
+        while self._waits and self._waits[0][0] <= self.engine.time:
+            self._next(heapq.heappop(self._waits)[2])
+
+    def _next(self, episode: Episode) -> None:
+        """Begin the turn after this one, or file the finished episode."""
+        episode.done += 1
+        if episode.done == len(episode.turns):
+            self.buffer.add([episode])
+        else:
+            self.start([episode])
 
     def cut(self, how: str) -> list[Request]:
         """Empty the engine.
@@ -340,7 +346,7 @@ class Load:
         sigma: Standard deviation of the log-length; median 3,000.
         alpha: Above 0, Pareto lengths with this tail index instead.
         waits: Mean time an episode waits for its environment, over the
-            mean time it decodes; above 0, it has 4 turns on average.
+            mean time it decodes; above 0, it has 3 turns on average.
     """
 
     sigma: float = 0.9
@@ -372,7 +378,7 @@ def mean_length(load: Load) -> float:
 
 def episodes(seed: int, size: int, load: Load) -> Source:
     """A stream of prompts: source(n) makes the episodes of n groups."""
-    rng, count, mean_turns = np.random.default_rng(seed), 0, 4
+    rng, count, mean_turns = np.random.default_rng(seed), 0, 3
     tool = np.random.default_rng(seed + 1000)
     mean = load.waits * mean_length(load) / mean_turns if load.waits else 0
 
@@ -446,7 +452,7 @@ REMEDIES: dict[str, Make] = {
     ),
 }
 # The two remedies with as many batches in flight, for `table_flight`.
-FLIGHTS = (2, 3, 9)
+FLIGHTS = (3, 9)
 MORE: dict[str, Make] = {}
 for count in FLIGHTS:
     MORE[f"resume, {count} batches"] = lambda s, p, x, n=count: colocated(
@@ -679,12 +685,11 @@ def figure_where() -> Figure:
     )
     label(top, 5, train[ALONE][1], "faster streams", "C2", xytext=(-20, -22))
     low.set_title("Slow environments: faster decoding is no help", loc="left")
-    low.set(xlabel="environment time / decoding time", ylim=(0.5, 6.8))
+    low.set(xlabel="environment time / decoding time", ylim=(0, 6.8))
     low.set(xticks=WAITS, yticks=(1, 2, 4, 6))
     label(low, 2, waits[BOUND8][1], "η = 8", "C3", xytext=(-30, 4))
-    label(low, 2.55, 3.2, "η = 2", "C0", xytext=(0, -13))
-    label(
-        low, 4, 2.24, "resume, 1.5 batches", "C1", xytext=(0, 4), ha="right"
-    )
-    label(low, 2.4, 1, "faster streams", "C2", xytext=(0, 4))
+    right = {"ha": "right", "xytext": (0, -19)}
+    label(low, 4, waits[AREAL][2], "η = 2", "C0", **right)
+    label(low, 4, waits[RESUME][2], "resume, 1.5 batches", "C1", **right)
+    label(low, 0.6, 1, "faster streams", "C2", xytext=(0, -14))
     return fig

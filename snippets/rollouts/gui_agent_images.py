@@ -10,7 +10,7 @@ Units:     sizes in GB, rates in GB/s (unpacking included), times in s.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -49,17 +49,17 @@ def arrivals(
 
 
 # --8<-- [start:disk]
+@dataclass
 class Disk:
     """The layers on one node, under a budget in GB.
 
-    Args:
-        budget: GB.
-        worth: Value of keeping a layer; the lowest goes first.
+    `worth` is the value of keeping a layer: the lowest goes first. The
+    last step that used it gives LRU.
     """
 
-    def __init__(self, budget: float, worth: Callable[[Layer], float]):
-        self.budget, self.worth = budget, worth
-        self.held: dict[Layer, float] = {}
+    budget: float
+    worth: Callable[[Layer], float]
+    held: dict[Layer, float] = field(default_factory=dict)
 
     def load(self, wanted: dict[Layer, float], keep: set) -> list[Layer]:
         """Bring layers in; return those that had to be pulled, in order.
@@ -558,13 +558,13 @@ def table_scan() -> str:
     return markdown_table(heads + ["LRU", "LFU", "Belady"], rows)
 
 
-RATES = (0.03, 0.06, 0.12, 0.25, 0.5, 1.25, 2.5, 5.0)
+RATES = (0.06, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.25, 2.5, 5.0)
 
 
 @cache
-def sweep(place_: str, ahead: bool) -> list[float]:
-    """Added s of layers at each of RATES, one seed."""
-    p = Policy(place=place_, ahead=ahead)
+def sweep(how: str, ahead: bool) -> list[float]:
+    """Added s of shared layers at each of RATES, one seed."""
+    p = Policy(place=how, ahead=ahead)
     return [measure(replace(Setup(), registry=r), p)["added"] for r in RATES]
 
 
@@ -575,18 +575,19 @@ def figure_prefetch() -> Figure:
         for ahead, style in ((False, "--"), (True, "-")):
             line = dict(color=color, ls=style, marker="o", ms=3)
             axes.plot(RATES, np.array(sweep(how, ahead)) / 60, **line)
-    label(axes, 0.5, 11, "scatter", "C1", ha="left")
-    label(axes, 0.12, 15, "… prefetch", "C1", ha="right")
-    label(axes, 0.06, 13, "together", "C0", ha="left")
-    label(axes, 0.12, 0.4, "… prefetch", "C0", ha="right")
+    right = dict(ha="left", xytext=(5, 2))
+    label(axes, 0.3, 11.5, "scatter", "C1", **right)
+    label(axes, 0.1, 21, "scatter,\nprefetch", "C1", ha="right", va="top")
+    label(axes, 0.1, 5.4, "together", "C0", ha="right", va="top")
+    label(axes, 0.15, 0.2, "together, prefetch", "C0", ha="right")
     axes.set(
         xscale="log",
         xlabel="registry, GB/s",
         ylabel="rollout longer by, min",
-        ylim=(-1, 40),
-        xticks=(0.03, 0.1, 0.3, 1, 3),
-        xticklabels=("0.03", "0.1", "0.3", "1", "3"),
+        ylim=(-1, 30),
+        xlim=(0.055, 5.5),
     )
+    axes.set_xticks((0.1, 0.3, 1, 3), ("0.1", "0.3", "1", "3"))
     axes.minorticks_off()
     axes.set_title("Prefetch hides pulls that fit in a step")
     return fig

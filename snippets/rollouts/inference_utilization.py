@@ -143,7 +143,7 @@ def expected_experts(experts: int, active: int, batch: int) -> float:
 def pool_vllm(
     total: float, free: float, fraction: float, weights: float, other: float
 ) -> float:
-    """Bytes of KV cache: a share of the card's TOTAL, less all else of vLLM.
+    """Bytes of KV cache: a share of the TOTAL, less what vLLM profiled.
 
     Args:
         total: Memory of the GPU.

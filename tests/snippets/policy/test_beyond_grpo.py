@@ -329,6 +329,24 @@ def test_claim_trl_cispo_default_weighs_every_token_a_fifth():
         assert slope.item() / -2 == pytest.approx(want)
 
 
+def test_claim_cispo_conventions_at_three():
+    """TRL's 0.28 is the cap itself; verl's and slime's values are offsets."""
+    new = torch.tensor(-1.0, **DOUBLE, requires_grad=True)
+    a = torch.ones((), **DOUBLE)
+    for ratio, (low, high), want in (
+        (1.0, (1.0, 0.28 - 1), 0.28),
+        (3.0, (1.0, 0.28 - 1), 0.28),
+        (3.0, (0.2, 0.2), 1.2),
+        (3.0, (1.0, 4.0), 3.0),
+        (3.0, (10.0, 0.2), 1.2),
+        (0.1, (10.0, 0.2), 0.1),
+    ):
+        r = torch.tensor(ratio, **DOUBLE)
+        term = m.gated("cap", (low, high), r, a, new, new.detach())
+        (slope,) = torch.autograd.grad(term, new)
+        assert slope.item() == pytest.approx(want)
+
+
 def test_claim_simko_default_quantile_has_no_forks():
     entropy = torch.tensor([0.1, 0.9, 0.9, 0.4])
     assert not (entropy > entropy.quantile(1.0)).any()

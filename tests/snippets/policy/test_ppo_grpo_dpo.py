@@ -1,5 +1,7 @@
 """PPO, GRPO and DPO: updates, optima, displacement, costs, claims."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -230,6 +232,27 @@ def test_claim_where_label_smoothing_and_ipo_stop():
 def test_claim_silent_groups():
     assert code.silent(0.9, 8) == pytest.approx(0.43, abs=5e-3)
     assert code.silent(0.5, 2) == 0.5
+
+
+def test_claim_noise_of_the_baselines():
+    def square(p, size, shift=None):
+        """Mean of (R - b)^2 over the prompt's variance, all groups counted."""
+        total = mean = 0.0
+        for group in product((0.0, 1.0), repeat=size):
+            chance = np.prod([p if right else 1 - p for right in group])
+            b = np.mean(group[1:]) if shift is None else p + shift
+            total += chance * (group[0] - b) ** 2
+            mean += chance * (group[0] - np.mean(group)) ** 2
+        assert mean == pytest.approx((size - 1) / size * p * (1 - p))
+        return total / (p * (1 - p))
+
+    assert square(0.5, 8) == pytest.approx(8 / 7) == pytest.approx(1.14, abs=5e-3)
+    assert square(0.3, 4) == pytest.approx(4 / 3)
+    assert square(0.3, 2, shift=0.0) == pytest.approx(1)
+    assert square(0.5, 2, shift=0.38 * 0.5) == pytest.approx(8 / 7, abs=2e-3)
+    group = np.array([1.0, 0, 0, 1, 0, 0, 0, 0])
+    others = [r - np.delete(group, i).mean() for i, r in enumerate(group)]
+    assert group - group.mean() == pytest.approx(7 / 8 * np.array(others))
 
 
 def test_claim_bytes():

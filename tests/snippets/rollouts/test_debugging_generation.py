@@ -197,6 +197,17 @@ def test_bf16_has_eight_bits():
     assert code.bf16(x)[4:] == pytest.approx(x[4:], rel=2**-8)
 
 
+def test_claim_a_fault_in_the_scores_cannot_show_at_token_0(made):
+    w, _, tokens, _ = made
+    right = code.replay(w, tokens)
+    scores = code.replay(w._replace(q=2 * w.q, k=w.k[:, ::-1]), tokens)
+    assert scores[:, 0] == pytest.approx(right[:, 0], abs=1e-6)
+    assert np.abs(scores - right)[:, 1].max() > 0.01
+    for part in ("v", "mix", "head", "embed"):
+        other = w._replace(**{part: 1.5 * getattr(w, part)})
+        assert np.abs(code.replay(other, tokens) - right)[:, 0].max() > 0.01
+
+
 def test_first_wrong():
     good = np.array([0.01, 0.03, 0.02])
     assert code.first_wrong(np.array([0.09, 0.091, 0.01]), good) == 1

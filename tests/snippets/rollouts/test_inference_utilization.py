@@ -121,6 +121,28 @@ def test_claim_no_batch_reaches_the_ridge_beyond_352_tokens():
     assert 2 * QWEN.matrices / (4096 * QWEN.kv) == pytest.approx(25, abs=0.1)
 
 
+def test_claim_fp8_cache_and_tensor_parallel():
+    """Half the cache bytes: 715 tokens. Twice both peaks: still 352."""
+    flop = 4 * QWEN.layers * QWEN.heads * QWEN.head
+
+    def limit(context, kv):
+        return (2 * QWEN.matrices + flop * context) / (context * kv)
+
+    assert limit(714, QWEN.kv / 2) > H100.ridge > limit(715, QWEN.kv / 2)
+    two = Gpu(2 * H100.flops, 2 * H100.bandwidth, 2 * H100.memory)
+    assert longest_reaching_ridge(QWEN, two) == pytest.approx(352.5, abs=0.1)
+
+
+def test_claim_tokens_per_second_flatten():
+    def rate(batch):
+        return batch / fastest(decode_cost(QWEN, batch, 4096), H100)
+
+    limit = rate(10**9)
+    assert limit == pytest.approx(5546, abs=1)
+    assert rate(25) / limit == pytest.approx(0.5, abs=0.002)
+    assert rate(100) / limit == pytest.approx(0.8, abs=0.002)
+
+
 def test_claim_prefill_crosses_the_ridge_near_320_tokens():
     def intensity(tokens):
         flop, bytes_ = prefill_cost(QWEN, tokens)
@@ -354,11 +376,20 @@ def test_claim_cures():
     assert again / s["A"] == pytest.approx(0.058, abs=0.001)
 
 
-def test_claim_four_replicas_take_as_many_gpu_seconds():
-    few = runs()["F"][1]
+def test_claim_four_replicas_wait_for_the_slowest():
+    """64 requests on each of four GPUs, against all 256 on one."""
+    parts = np.split(page.lengths(), 4)
+    most = page.blocks(0.9)
+    few = [rollout(w, most, 256, page.PROMPT) for w in parts]
+    seconds = [t.seconds.sum() for t in few]
+    assert seconds == pytest.approx([112, 156, 238, 239], abs=0.5)
     whole = runs()["B"][1]
-    assert few.tokens / few.seconds.sum() == pytest.approx(2165, abs=2)
+    assert whole.tokens == sum(t.tokens for t in few)
+    assert whole.seconds.sum() == pytest.approx(471, abs=0.5)
     assert whole.tokens / whole.seconds.sum() == pytest.approx(2380, abs=2)
+    rate = whole.tokens / (4 * max(seconds))
+    assert rate == pytest.approx(1172, abs=1)
+    assert whole.seconds.sum() / max(seconds) == pytest.approx(2, abs=0.05)
 
 
 def test_claim_hit_rate_of_a_group():
