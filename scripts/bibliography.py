@@ -112,13 +112,13 @@ def _source(entry, line: int) -> tuple[Source, list[str]]:
     needed = {
         "title": field.get("title"),
         "url or eprint": url,
-        "year or date": year,
     }
     if entry.entry_type == "software":
         full = re.fullmatch(r"[0-9a-f]{40}", commit)
         needed["version of 40 hex digits"] = full
     else:
         needed["author"] = authors
+        needed["year or date"] = year
     missing = [name for name, value in needed.items() if not value]
     title = re.sub(r"[{}]|\\(?=[%&_#$])", "", field.get("title", ""))
     return (

@@ -168,7 +168,8 @@ def sources(book: Book, answer: Answer) -> str:
         year = f" ({s.year})" if s.year else ""
         who = f"{html.escape(authors)}{year}. " if authors else ""
         href = f"{s.url}/tree/{s.commit}" if s.commit else s.url
-        note = f" at commit <code>{s.commit[:10]}</code>, {s.year}" if s.commit else ""
+        when = f", {s.year}" if s.year else ""
+        note = f" at commit <code>{s.commit[:10]}</code>{when}" if s.commit else ""
         items.append(
             f'<li id="source-{key}">{who}<a href="{html.escape(href)}">'
             f"{html.escape(s.title)}</a>{note}. {back}</li>"

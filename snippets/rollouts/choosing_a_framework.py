@@ -74,9 +74,13 @@ MATRIX: dict[str, dict[str, Cell]] = {
             "sharding; CP",
         ),
         "Unsloth": _cell(
-            "TRL's trainers, patched; under `torchrun` each rank loads a "
-            "whole copy; no sharding of its own found",
-            "unsloth-015bdef, unsloth/models/loader_utils.py#L91-L106",
+            "TRL's trainers, patched; DDP, a whole copy per rank; its "
+            "documentation names FSDP and DeepSpeed, by hand, official "
+            "support to come",
+            "unsloth-015bdef, unsloth/models/loader_utils.py#L91-L106; "
+            "unsloth2025multigpu",
+            "",
+            "sharding",
         ),
         "AReaL": _cell(
             "Megatron, FSDP2, Archon; TP, CP in all, PP and EP not in FSDP2",
@@ -424,13 +428,14 @@ def score(criterion: str, name: str) -> float:
 
 
 def choose(
-    needs: Sequence[str], weights: Mapping[str, float]
+    needs: Sequence[str], weights: Mapping[str, float], trial: bool = False
 ) -> tuple[list[tuple[float, str]], dict[str, list[str]]]:
     """Filter by hard requirements, then rank by a weighted mean.
 
     Args:
-        needs: Features that must all be there (a trial will do).
+        needs: Features that must all be there.
         weights: Criterion to weight, none negative, at least one positive.
+        trial: Whether a feature on trial meets a need.
 
     Returns:
         (score, name) of those left, best first; and for each framework
@@ -439,7 +444,9 @@ def choose(
     out, ranking, total = {}, [], sum(weights.values())
     for name in FRAMEWORKS:
         cells = [row[name] for row in MATRIX.values()]
-        offered = frozenset().union(*(c.has | c.trial for c in cells))
+        offered = frozenset().union(*(c.has for c in cells))
+        if trial:
+            offered = offered.union(*(c.trial for c in cells))
         if lacks := [need for need in needs if need not in offered]:
             out[name] = lacks
             continue

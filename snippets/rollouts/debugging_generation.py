@@ -40,12 +40,14 @@ def log_softmax(z: Array) -> Array:
 
 def softmax(z: Array) -> Array:
     """Over the last axis."""
-    return np.exp(log_softmax(z))
+    weight = np.exp(z - z.max(-1, keepdims=True))
+    return weight / weight.sum(-1, keepdims=True)
 
 
 def norm(x: Array, eps: float = 1e-6) -> Array:
     """Root-mean-square normalisation over the last axis."""
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    square = (x * x).sum(-1, keepdims=True)
+    return x / np.sqrt(square / x.shape[-1] + eps)
 
 
 def rotate(x: Array, position: Array, base: float = 100.0) -> Array:
@@ -139,9 +141,8 @@ class Engine:
         x = bf16(w.embed[tokens])
         for n in range(len(w.q)):
             h = bf16(norm(x, f.eps))
-            q = bf16(rotate(h @ w.q[n].T, at, f.base))
-            k = bf16(rotate(h @ w.k[n].T, at, f.base))
-            self.keys[n][:, t] = k
+            both = np.stack([h @ w.q[n].T, h @ w.k[n].T])
+            q, self.keys[n][:, t] = bf16(rotate(both, at, f.base))
             self.values[n][:, t] = bf16(h @ w.v[n].T)
             score = self.read(self.keys[n], t) @ q[..., None]
             share = softmax(score[..., 0] / q.shape[1] ** 0.5)
@@ -472,7 +473,7 @@ def figure_signatures() -> Figure:
         axes.set_xticks([0, 32, 64])
         axes.minorticks_off()
     figure.suptitle(
-        "Where it begins, and how it goes on, differ", x=0.02, ha="left"
+        "Start and shape tell eight faults apart", x=0.02, ha="left"
     )
     figure.supxlabel("position (prompt: grey)")
     figure.supylabel("mean |log p, engine − replay|, nats")

