@@ -328,6 +328,9 @@ def test_claim_a_235b_model_on_64_and_on_48_gpus():
     assert 18 * total / 1e12 == pytest.approx(4.23, abs=0.005)
     assert 18 * total / 48 / 1e9 == pytest.approx(88.2, abs=0.05)
     assert 18 * total / 50 / 1e9 < 85.9 < 18 * total / 49 / 1e9
+    gradients = 4 * total / 64 / 1e9
+    assert gradients == pytest.approx(14.7, abs=0.05)
+    assert -39.0 + gradients < 0
 
 
 # --- "GRPO" out of the box ------------------------------------------------
@@ -471,7 +474,7 @@ def test_claim_with_equal_lengths_only_the_bare_dataclass_differs():
 
 
 def test_claim_equal_rewards():
-    """Only whitening's own shift or a raw reward leaves a push."""
+    """All rewards alike: only a raw reward leaves a push."""
     ones = replace(EXAMPLE, rewards=np.ones((2, 4)), d=0.0)
     for name, f in DEFAULTS.items():
         raw = name == "AReaL, bare dataclass"
