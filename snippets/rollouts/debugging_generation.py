@@ -57,7 +57,7 @@ def rotate(x: Array, position: Array, base: float = 100.0) -> Array:
         -np.arange(half) / half
     )
     a, b = x[..., :half], x[..., half:]
-    cos, sin = np.cos(angle), np.sin(angle)
+    cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
 
 
@@ -154,7 +154,7 @@ class Engine:
 
 # --8<-- [end:engine]
 
-PROMPT, LENGTH, REQUESTS = 32, 96, 24
+PROMPT, LENGTH, REQUESTS = 32, 80, 20
 SHAPE = Shape(layers=2, width=32)
 
 
@@ -219,14 +219,19 @@ FAULTS = {
     "newest key not read": Fault(lag=1),
     "window of 40": Fault(window=40),
     "wrong block 3 in the table": Fault(block=3),
-    "update at 64, old cache": Fault(update=64),
+    "update at 56, old cache": Fault(update=56),
 }
 
 
 @cache
-def error(name: str, prompt: int = PROMPT) -> Array:
+def run(name: str) -> Array:
+    """Delta of one fault, (REQUESTS, LENGTH - 1)."""
+    return delta(FAULTS[name])
+
+
+def error(name: str) -> Array:
     """Mean over the requests of the size of delta, (LENGTH - 1,)."""
-    return np.abs(delta(FAULTS[name], prompt)).mean(0)
+    return np.abs(run(name)).mean(0)
 
 
 # --8<-- [start:first]
@@ -250,15 +255,28 @@ def table_signatures() -> str:
     good = error("no fault, bfloat16")
     rows = []
     for name in FAULTS:
-        size, moved_prompt = error(name), error(name, 24)
+        size = error(name)
         start = first_wrong(size, good)
-        shown = [first_wrong(moved_prompt, good), start]
-        cells = ["none" if n < 0 else str(n) for n in shown]
+        shown = "none" if start < 0 else str(start)
         first = f"{size[max(start, 0) :][:8].mean():.2f}"
         last = f"{size[-16:].mean():.2f}"
-        rows.append((name, *cells[::-1], first, last))
-    heads = ["fault", "first wrong", "prompt of 24", "next 8", "last 16"]
+        rows.append((name, shown, first, last))
+    heads = ["fault", "first wrong", "next 8", "last 16"]
     return markdown_table(heads, rows)
+
+
+def merge(parts: list[Array], sums: list[float]) -> Array:
+    """One attention output from several parts of the keys.
+
+    Args:
+        parts: Outputs (d,), each already normalised over its own keys.
+        sums: Log-sum-exp of each part's scores, in nats.
+
+    Returns:
+        Output (d,) of attention over all keys.
+    """
+    share = softmax(np.array(sums))
+    return share @ np.array(parts)
 
 
 # --- No fault at all: loops, penalties ------------------------------------
@@ -453,28 +471,37 @@ PANELS = {
     "newest key not read": "newest key",
     "window of 40": "window 40",
     "wrong block 3 in the table": "wrong block",
-    "update at 64, old cache": "old cache",
+    "update at 56, old cache": "old cache",
 }
 
 
+ROW = 3.7
+"""Decades between two curves of the figure."""
+
+
+def lifted(size: Array, row: int) -> Array:
+    """Height of an error in the figure: decades above 0.01, rows stacked."""
+    return np.log10(size / 0.01) - ROW * row
+
+
 def figure_signatures() -> Figure:
-    """Size of delta against position, one panel for each fault."""
-    figure, grid = new_figure(5.4, 4, 2, sharex=True, sharey=True)
+    """Size of delta against position, one curve for each fault."""
+    figure, axes = new_figure(5.6)
     good = error("no fault, bfloat16")
     at = np.arange(LENGTH - 1)
-    for axes, (name, title) in zip(grid.flat, PANELS.items(), strict=True):
+    for row, (name, title) in enumerate(PANELS.items()):
         start = first_wrong(error(name), good)
-        axes.plot(at, good, "-", color="C5", alpha=0.6, lw=1)
-        axes.plot(at, error(name), "-", color="C0", lw=1)
-        axes.axvline(start, 0, 0.74, color="C1", ls="--", lw=1)
-        axes.axvspan(0, PROMPT - 0.5, alpha=0.1, color="C5", lw=0)
-        label(axes, 1, 12, f"{title}: {start}", "C0", xytext=(0, 0))
-        axes.set(yscale="log", ylim=(3e-3, 80))
-        axes.set_xticks([0, 32, 64])
-        axes.minorticks_off()
-    figure.suptitle(
-        "Start and shape tell eight faults apart", x=0.02, ha="left"
-    )
-    figure.supxlabel("position (prompt: grey)")
-    figure.supylabel("mean |log p, engine − replay|, nats")
+        axes.plot(at, lifted(good, row), "-", color="C5", alpha=0.6, lw=1)
+        axes.plot(at, lifted(error(name), row), "-", color="C0", lw=1)
+        ends = lifted(np.array([0.004, 1.6]), row)
+        axes.plot([start, start], ends, "--", color="C1", lw=1)
+        label(axes, 0, ends[1], f"{title}: {start}", "C0", xytext=(4, 4))
+    axes.axvspan(0, PROMPT - 0.5, alpha=0.1, color="C5", lw=0)
+    rows = range(len(PANELS))
+    marks = [lifted(np.array([0.01, 1.0]), row) for row in rows]
+    axes.set_yticks(np.concatenate(marks), ["0.01", "1"] * len(PANELS))
+    axes.set(xlim=(0, LENGTH), ylim=(-ROW * (len(PANELS) - 1) - 0.8, 3.3))
+    axes.set(xlabel="position (prompt: grey)", xticks=[0, 16, 32, 48, 64, 80])
+    axes.set_ylabel("mean |log p, engine − replay|, nats")
+    axes.set_title("Start and shape tell eight faults apart")
     return figure

@@ -557,8 +557,9 @@ def table_scan() -> str:
         )
         for share in (0.25, 0.5, 0.75)
     ]
-    heads = ["images that fit", "LRU, formula", "LRU", "LFU", "Belady"]
-    return markdown_table(heads + ["LRU", "LFU", "Belady"], rows)
+    heads = ["images that fit", "shuffled: LRU, formula", "LRU", "LFU"]
+    heads += ["Belady", "popular: LRU", "LFU", "Belady"]
+    return markdown_table(heads, rows)
 
 
 RATES = (0.06, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.25, 2.5, 5.0)

@@ -422,3 +422,21 @@ def test_tables_print_the_functions():
         "3.175",
     ]
     assert cells(code.table_pass())[2] == ["8", "0.9000", "0.8101"]
+
+
+def test_claim_rollouts_from_a_step_need_200_for_a_twentieth():
+    def spread(k):  # standard error of a value at success 0.5, enumerated
+        chance = [comb(k, c) * 0.5**k for c in range(k + 1)]
+        squares = [(c / k - 0.5) ** 2 for c in range(k + 1)]
+        return np.dot(chance, squares) ** 0.5
+
+    assert spread(9) == pytest.approx(0.167, abs=5e-4)
+    assert 2**0.5 * spread(9) == pytest.approx(0.236, abs=5e-4)
+    assert 2**0.5 * spread(200) == pytest.approx(0.05)
+
+
+def test_claim_verl_k1_bounds_hold_the_inverse_ratio():
+    ratio = np.array([0.24, 0.26, 1.0, 1.9, 2.1])
+    k1 = -np.log(ratio)
+    kept = (k1 >= np.log(0.5)) & (k1 <= np.log(4.0))
+    assert kept.tolist() == [False, True, True, True, False]

@@ -1,7 +1,5 @@
 """The engine against slow loops, each fault's signature, and the claims."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 
@@ -11,20 +9,16 @@ from snippets.rollouts.debugging_generation import FAULTS, Engine, Fault
 NAMES = list(FAULTS)
 
 
-@cache
-def runs(name):
-    """Delta (requests, positions), in bfloat16: not to be used with exact."""
-    return code.delta(FAULTS[name])
-
-
 def mean(name):
-    return np.abs(runs(name)).mean(0)
+    """Of the cached run in bfloat16: not to be used with exact."""
+    return np.abs(code.run(name)).mean(0)
 
 
 @pytest.fixture
 def exact(monkeypatch):
-    """No rounding to bfloat16: the cache is float32 then."""
+    """No rounding to bfloat16, few requests: the cache is float32 then."""
     monkeypatch.setattr(code, "bf16", lambda x: np.asarray(x, np.float64))
+    monkeypatch.setattr(code, "REQUESTS", 6)
 
 
 @pytest.fixture
@@ -157,15 +151,27 @@ FIRST = {
     "newest key not read": 32,
     "window of 40": 40,
     "wrong block 3 in the table": 48,
-    "update at 64, old cache": 64,
+    "update at 56, old cache": 56,
 }
 
 
+@pytest.mark.parametrize("prompt", [32, 24])
 @pytest.mark.parametrize("name", FIRST)
-def test_claim_nothing_is_wrong_before_the_fault_begins(exact, name):
-    got = np.abs(code.delta(FAULTS[name], seed=1))
-    assert got[:, : FIRST[name]].max() < 1e-4
-    assert got[:, FIRST[name]].max() > 1e-3
+def test_claim_nothing_is_wrong_before_the_fault_begins(exact, name, prompt):
+    """With a prompt of 24 only the fault of decoding moves."""
+    got = np.abs(code.delta(FAULTS[name], prompt, seed=1))
+    first = prompt if name == "newest key not read" else FIRST[name]
+    assert got[:, :first].max() < 1e-4
+    assert got[:, first].max() > 1e-3
+
+
+@pytest.mark.parametrize("prompt", [32, 24])
+def test_claim_norm_and_padding_begin_at_0_rope_at_1(exact, prompt):
+    """Whatever the prompt."""
+    for name in ("norm: eps 0.02", "left padding not masked"):
+        assert np.abs(code.delta(FAULTS[name], prompt))[:, 0].max() > 0.01
+    got = np.abs(code.delta(FAULTS["RoPE: base 70, not 100"], prompt))
+    assert got[:, 0].max() < 1e-5 < 1e-3 < got[:, 1].max()
 
 
 def test_update_is_compared_with_the_weights_that_wrote(exact):
@@ -181,7 +187,7 @@ def test_update_is_compared_with_the_weights_that_wrote(exact):
 def test_delta_is_engine_minus_replay_and_positive_in_the_mean():
     """Tokens drawn by the engine: the mean is KL(engine || reference)."""
     for name in FAULTS:
-        kl = runs(name)[:, code.PROMPT - 1 :].mean()
+        kl = code.run(name)[:, code.PROMPT - 1 :].mean()
         assert abs(kl) < 0.005 if name == NAMES[0] else kl > 0.005
 
 
@@ -233,22 +239,16 @@ def test_table_signatures_shows_the_runs_and_no_two_are_alike():
     rows = cells(code.table_signatures())
     assert [r[0] for r in rows] == NAMES
     noise = mean(NAMES[0])
-    for name, start, moved, first, last in rows:
+    for name, start, first, last in rows:
         size = mean(name)
-        wrong = [t for t in range(95) if size[t] > 3 * noise.max()]
+        wrong = [t for t in range(79) if size[t] > 3 * noise.max()]
         assert start == (str(wrong[0]) if wrong else "none")
         t = wrong[0] if wrong else 0
         assert float(first) == pytest.approx(size[t : t + 8].mean(), abs=0.0051)
-        assert float(last) == pytest.approx(size[79:].mean(), abs=0.0051)
+        assert float(last) == pytest.approx(size[63:].mean(), abs=0.0051)
         if name in FIRST:
             assert int(start) == FIRST[name]
-        other = code.error(name, 24)
-        if name == "newest key not read":
-            direct = code.delta(FAULTS[name], prompt=24)
-            assert other == pytest.approx(np.abs(direct).mean(0))
-        wrong = [t for t in range(95) if other[t] > 3 * noise.max()]
-        assert moved == (str(wrong[0]) if wrong else "none")
-    keys = [(r[1], r[2], float(r[3]) < float(r[4])) for r in rows]
+    keys = [(r[1], float(r[2]) < float(r[3])) for r in rows]
     assert len(set(keys)) == len(rows)
 
 
@@ -256,19 +256,38 @@ def test_claim_shapes():
     size = {name: mean(name) for name in FAULTS}
     pads, rope = size["left padding not masked"], size["RoPE: base 70, not 100"]
     assert pads[:8].mean() > 1.5 * pads[-16:].mean()  # dilutes
-    assert rope[0] == size[NAMES[0]][0]  # one token: no distance
+    assert rope[0] == pytest.approx(size[NAMES[0]][0])  # one token: no distance
     assert rope[:8].mean() < rope[16:24].mean() < rope[-16:].mean()
     lag = size["newest key not read"]
     assert lag[32:40].mean() > 2 * lag[-16:].mean()
 
 
-def test_claim_other_weights_show_a_fault_at_most_two_tokens_late():
+def test_claim_other_weights_show_some_faults_late():
+    late = {"window of 40": set(), "wrong block 3 in the table": set()}
+    late["newest key not read"] = set()
     for seed in (1, 2):
         good = np.abs(code.delta(Fault(), seed=seed)).mean(0)
-        for name in ("window of 40", "wrong block 3 in the table"):
+        for name, seen in late.items():
             size = np.abs(code.delta(FAULTS[name], seed=seed)).mean(0)
-            late = code.first_wrong(size, good) - FIRST[name]
-            assert 0 <= late <= 2
+            seen.add(code.first_wrong(size, good) - FIRST[name])
+    assert late["newest key not read"] == {1, 13}
+    assert late["window of 40"] | late["wrong block 3 in the table"] == {0, 1}
+
+
+def test_claim_parts_merge_by_their_log_sum_exp():
+    rng = np.random.default_rng(3)
+    score, value = rng.standard_normal(12) * 3, rng.standard_normal((12, 4))
+    weight = np.exp(score)
+    want = (weight[:, None] * value).sum(0) / weight.sum()
+    for cuts in ([5], [1, 4, 9]):
+        parts = np.split(np.arange(12), cuts)
+        outs = [weight[i] @ value[i] / weight[i].sum() for i in parts]
+        sums = [float(np.log(weight[i].sum())) for i in parts]
+        assert code.merge(outs, sums) == pytest.approx(want, abs=1e-14)
+        same = code.merge(outs, [x + 900 for x in sums])
+        assert same == pytest.approx(want, abs=1e-12)  # no overflow
+        for wrong in (np.mean(outs, 0), code.merge(outs, sums[::-1])):
+            assert np.abs(wrong - want).max() > 0.1
 
 
 def test_penalty_by_sign():
@@ -397,17 +416,28 @@ def test_report_says_all_three():
 
 
 def test_figure_shows_the_errors():
-    figure = code.figure_signatures()
-    assert "nats" in figure.get_supylabel()
-    assert "position" in figure.get_supxlabel()
+    axes = code.figure_signatures().axes[0]
+    assert "nats" in axes.get_ylabel()
+    assert "position" in axes.get_xlabel()
     assert list(code.PANELS) == NAMES[1:]
     noise = mean(NAMES[0])
-    for axes, name in zip(figure.axes, code.PANELS, strict=True):
-        grey, line, mark = axes.lines
-        assert grey.get_ydata() == pytest.approx(noise)
+    ticks = axes.get_yticks()
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["0.01", "1"] * 8
+    for row, name in enumerate(code.PANELS):
+        grey, line, mark = axes.lines[3 * row : 3 * row + 3]
+        low, high = ticks[2 * row : 2 * row + 2]
+        assert high - low == pytest.approx(2)  # decades
+
+        def read(curve, low=low):
+            return 0.01 * 10 ** (curve.get_ydata() - low)
+
         size = mean(name)
-        assert line.get_ydata() == pytest.approx(size)
-        assert axes.get_yscale() == "log"
+        assert read(grey) == pytest.approx(noise)
+        assert read(line) == pytest.approx(size)
         start = int(mark.get_xdata()[0])
-        assert axes.texts[0].get_text() == f"{code.PANELS[name]}: {start}"
+        assert axes.texts[row].get_text() == f"{code.PANELS[name]}: {start}"
         assert start == code.first_wrong(size, noise)
+    assert axes.get_xlim() == (0, 80) and axes.get_xticks().max() == 80
+    for row in range(7):  # curves of two rows do not meet
+        lower = max(axes.lines[3 * row + 4].get_ydata())
+        assert lower < min(axes.lines[3 * row + 1].get_ydata())

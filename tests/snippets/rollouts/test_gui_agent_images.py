@@ -96,6 +96,9 @@ def test_place_by_hand():
     assert put("affinity", [0, 0, 2]) == ([2, 2], [0, 0, 4])
     assert put("affinity", [0, 0, 3]) == ([1, 1], [0, 2, 3])  # no room on 2
     assert put("affinity", [1, 4, 3]) == ([0, 0], [3, 4, 3])
+    for disk in disks:
+        disk.held = {A: 1.0}
+    assert put("affinity", [2, 1, 2]) == ([1, 1], [2, 3, 2])  # a tie
 
 
 def one_step():
@@ -307,6 +310,18 @@ def test_claim_a_time_out_drops_whole_groups_with_large_images():
     assert found["whole"] == found["hit"]
     none = code.timed_out(Setup(), POLICIES["layers, together"], 1e9)
     assert none["dropped"] == 0 and math.isnan(none["lost"])
+
+
+def test_timed_out_counts_members_and_groups(monkeypatch):
+    s = Setup(steps=1, warmup=0, prompts=3, group=2)
+    late = np.array([[9.0, 1.0], [9.0, 9.0], [5.0, 0.0]])
+    monkeypatch.setattr(code, "replay", lambda *_: [(late, 0.0)])
+    found = code.timed_out(s, LAYERS, 5.0)
+    sizes = [sum(i.values()) for i in code.plan(s, LAYERS)[0].images]
+    assert found["dropped"] == 1 / 2
+    assert (found["hit"], found["whole"]) == (2 / 3, 1 / 3)
+    assert found["lost"] == pytest.approx((sizes[0] + 2 * sizes[1]) / 3)
+    assert found["kept"] == pytest.approx((sizes[0] + 2 * sizes[2]) / 3)
 
 
 # --- Claims of the page ---------------------------------------------------
