@@ -153,6 +153,16 @@ def test_thin_and_quick_by_hand():
 # --- Against other code ---------------------------------------------------
 
 
+def plain(seed, size):
+    """The prompts of the long-tail page as episodes of one turn."""
+    made = tail.prompts(seed, size)
+
+    def source(groups):
+        return [Episode(r.group, [(r.length, 0.0)]) for r in made(groups)]
+
+    return source
+
+
 def spans(batches):
     return [[r.spans for r in batch] for batch in batches]
 
@@ -162,7 +172,7 @@ PLAIN = Setup(slots=32, groups=8, size=4, updates=6, warmup=2)
 
 @pytest.mark.parametrize("extra, how", [(0, "keep"), (4, "keep"), (4, "drop")])
 def test_colocated_is_the_one_of_the_long_tail(extra, how):
-    log = colocated(PLAIN, episodes(3, 4, Load()), extra, how)
+    log = colocated(PLAIN, plain(3, 4), extra, how)
     run = tail.colocated(PLAIN, tail.prompts(3, 4), extra, how == "keep")
     assert log.ends == run.ends and log.tokens == run.tokens
     assert np.diff([0, *log.lost]).tolist() == run.drops
@@ -171,7 +181,7 @@ def test_colocated_is_the_one_of_the_long_tail(extra, how):
 
 @pytest.mark.parametrize("eta", [0, 1, 3])
 def test_streamed_is_the_pipeline(eta):
-    log = streamed(PLAIN, episodes(3, 4, Load()), 0.4, eta)
+    log = streamed(PLAIN, plain(3, 4), 0.4, eta)
     run = pipeline(PLAIN, tail.prompts(3, 4), 0.4, eta)
     assert log.ends == run.ends
     np.testing.assert_allclose(log.trains, run.trains, atol=1)
@@ -222,14 +232,32 @@ def test_mean_length_of_the_base_load():
 
 def test_waits_are_the_wanted_multiple_of_decoding():
     load = Load(waits=2.0)
-    drawn = episodes(0, 4, load)(1500)
-    plain = episodes(0, 4, Load())(1500)
-    assert [e.length for e in drawn] == [e.length for e in plain]
+    drawn = episodes(0, 4, load)(1000)
+    short = episodes(0, 4, Load())(1000)
+    assert [e.length for e in drawn] == [e.length for e in short]
     wait = np.mean([sum(w for _, w in e.turns) for e in drawn])
     assert wait == pytest.approx(2 * page.mean_length(load), rel=0.06)
     turns = np.mean([len(e.turns) for e in drawn])
     assert turns == pytest.approx(3, rel=0.05)
     assert min(n for e in drawn for n, _ in e.turns) >= 1
+
+
+def test_every_schedule_gets_the_same_prompts():
+    load = Load(waits=1.0)
+    before = [[list(turns) for turns in row] for row in page.dataset(1, 4, load)]
+    colocated(SMALL, episodes(1, 4, load), 8)
+    streamed(SMALL, episodes(1, 4, load), 0.4, pool=16, how="restart")
+    source = episodes(1, 4, load)
+    again = source(3) + source(0) + source(-2) + source(2)
+    assert [e.turns for e in again] == [t for row in before[:5] for t in row]
+    assert [e.group for e in again] == [k for k in range(5) for _ in range(4)]
+
+
+def test_another_update_time_without_simulating_again():
+    for name in (page.ALONE, RESUME):
+        for train in (1000.0, 40000.0):
+            slow = page.replace(SMALL, train=train)
+            assert page.retimed(name, train) == pytest.approx(gain(name, slow))
 
 
 def test_measure_by_an_independent_loop():
@@ -332,21 +360,35 @@ def test_table_of_weights_shows_the_coefficients():
 
 def test_claim_dropping_trains_on_short_responses():
     f = found("over-sample, drop")
-    assert 1 - f["length"] / found(SYNC)["length"] == pytest.approx(0.34, abs=0.01)
+    assert 1 - f["length"] / found(SYNC)["length"] == pytest.approx(0.31, abs=0.01)
     assert f["lost"] == pytest.approx(0.49, abs=0.01)
-    assert found(SYNC)["time"] / f["time"] == pytest.approx(1.64, abs=0.01)
+    assert found(SYNC)["time"] / f["time"] == pytest.approx(1.59, abs=0.01)
     assert gain("over-sample, drop") == pytest.approx(1.09, abs=0.01)
 
 
 def test_claim_the_two_remedies_in_speed_and_age():
-    assert gain(RESUME) == pytest.approx(1.80, abs=0.01)
+    assert gain(page.ALONE) == pytest.approx(1.54, abs=0.01)
+    assert gain(RESUME) == pytest.approx(1.77, abs=0.01)
     assert gain(AREAL) == pytest.approx(1.95, abs=0.01)
     resumed, cut = found(RESUME), found(AREAL)
     assert resumed["stale"] == pytest.approx(0.57, abs=0.005)
     assert resumed["whole"] == pytest.approx(0.31, abs=0.005)
     assert resumed["lag"] == pytest.approx(0.5, abs=0.05)
-    assert cut["stale"] > 0.995 and cut["lag"] == pytest.approx(1.6, abs=0.05)
-    assert found("decoding 2× faster at any load")["stale"] == 0
+    assert cut["stale"] > 0.995 and cut["lag"] == pytest.approx(1.7, abs=0.05)
+    assert found(page.TWICE)["stale"] == 0
+
+
+def test_claim_the_worker_is_as_fast_as_the_bound_here():
+    kept = found("slime's worker, resumed")
+    assert kept["rate"] == pytest.approx(found(AREAL)["rate"], rel=0.01)
+
+
+def test_claim_another_draw_moves_gains_by_a_few_percent():
+    """Seed 1: other prompts, the same conclusions."""
+    base = found(SYNC, SMALL, page.SLOW, 1)["rate"]
+    for name in (RESUME, AREAL):
+        other = found(name, SMALL, page.SLOW, 1)["rate"] / base
+        assert other == pytest.approx(gain(name, SMALL, page.SLOW), rel=0.05)
 
 
 def test_claim_the_split_gives_39_percent_to_generation():
@@ -358,8 +400,8 @@ def test_claim_the_split_gives_39_percent_to_generation():
 
 def test_claim_remedies_add_up_in_part():
     both = gain(AREAL + ", decoding 2×")
-    assert both == pytest.approx(2.47, abs=0.01)
-    assert both > gain(AREAL) and both < gain(AREAL) * 1.53
+    assert both == pytest.approx(2.43, abs=0.01)
+    assert both > gain(AREAL) and both < 0.9 * gain(AREAL) * gain(page.TWICE)
 
 
 def test_claim_starting_over_costs_a_fifth_of_the_tokens():
@@ -367,8 +409,8 @@ def test_claim_starting_over_costs_a_fifth_of_the_tokens():
         found("slime's worker, started over"),
         found("slime's worker, resumed"),
     )
-    assert again["lost"] == pytest.approx(0.22, abs=0.01)
-    assert again["time"] / kept["time"] == pytest.approx(1.24, abs=0.01)
+    assert again["lost"] == pytest.approx(0.2, abs=0.01)
+    assert again["time"] / kept["time"] == pytest.approx(1.24, abs=0.015)
 
 
 def test_claim_equal_lengths_leave_nothing_to_gain():
@@ -376,20 +418,19 @@ def test_claim_equal_lengths_leave_nothing_to_gain():
         assert gain(name, SMALL, Load(sigma=0.0)) == pytest.approx(1, abs=0.02)
 
 
-def test_claim_faster_streams_get_two_thirds_of_the_gain():
-    for alpha in (2.0, 1.1):
-        load = Load(alpha=alpha)
+def test_claim_faster_streams_get_three_quarters_of_the_gain():
+    for load in (Load(), Load(alpha=1.1)):
         first, *others = (gain(x, SMALL, load) - 1 for x in LINES)
-        assert 0.6 < first / max(others) < 0.75
+        assert 0.7 < first / max(others) < 0.8
 
 
 def test_claim_slow_environments():
     load = Load(waits=4.0)
     fast, resumed, cut = (gain(x, SMALL, load) for x in LINES)
     assert fast == pytest.approx(1.02, abs=0.01)
-    assert resumed == pytest.approx(2.42, abs=0.01)
-    assert cut == pytest.approx(4.09, abs=0.01)
-    assert gain(BOUND8, SMALL, load) == pytest.approx(6.0, abs=0.01)
+    assert resumed == pytest.approx(2.46, abs=0.01)
+    assert cut == pytest.approx(4.18, abs=0.01)
+    assert gain(BOUND8, SMALL, load) == pytest.approx(6.08, abs=0.01)
 
 
 def flight(n):
@@ -422,7 +463,7 @@ def cells(table):
 
 def test_table_of_remedies():
     table = cells(page.table_remedies())
-    assert [x for x in table if x in page.MORE] == [AREAL] and len(table) == 10
+    assert [x for x in table if x in page.MORE] == [AREAL] and len(table) == 9
     for name, row in table.items():
         f = found(name)
         rate = BASE.groups * BASE.size * f["length"] / f["time"]
@@ -460,7 +501,7 @@ def test_figure():
     assert "decode steps" in top.get_xlabel()
     assert "environment" in low.get_xlabel()
     for axes, key, x in (
-        (top, "train", [1, 5, 14, 40]),
+        (top, "train", [1, 14, 40]),
         (low, "waits", [0, 2, 4]),
     ):
         data = page.curves()[key]
