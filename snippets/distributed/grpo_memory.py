@@ -130,25 +130,29 @@ class Setup:
 
     def __post_init__(self) -> None:
         """Raise ValueError for a stage or a split that does not exist."""
-        if self.zero not in (0, 1, 2, 3):
-            raise ValueError(f"zero is {self.zero}; ZeRO has stages 0 to 3")
-        splits = {
-            "train_tp": self.train_tp,
-            "train_ep * train_etp": self.expert_split,
-            "rollout_tp * rollout_dp": self.rollout_tp * self.rollout_dp,
-        }
-        for name, split in splits.items():
-            if self.gpus % split:
-                text = f"{name} = {split} does not divide gpus = {self.gpus}"
-                raise ValueError(text)
-
-    @property
-    def expert_split(self) -> int:
-        """GPUs of the trainer over which one layer's experts are spread."""
-        return self.train_ep * (self.train_etp or self.train_tp)
+        _validate(self)
 
 
 # --8<-- [end:setup]
+
+
+def _validate(setup: Setup) -> None:
+    if setup.zero not in (0, 1, 2, 3):
+        raise ValueError(f"zero is {setup.zero}; ZeRO has stages 0 to 3")
+    splits = {
+        "train_tp": setup.train_tp,
+        "train_ep * train_etp": expert_split(setup),
+        "rollout_tp * rollout_dp": setup.rollout_tp * setup.rollout_dp,
+    }
+    for name, split in splits.items():
+        if setup.gpus % split:
+            text = f"{name} = {split} does not divide gpus = {setup.gpus}"
+            raise ValueError(text)
+
+
+def expert_split(setup: Setup) -> int:
+    """GPUs of the trainer over which one layer's experts are spread."""
+    return setup.train_ep * (setup.train_etp or setup.train_tp)
 
 
 # --8<-- [start:state]
@@ -171,7 +175,7 @@ def training_state(shape: Shape, setup: Setup) -> dict[str, float]:
             "reward model": (3, 2 * base * setup.reward_model),
         }
         dense = kind == "dense"
-        split = setup.train_tp if dense else setup.expert_split
+        split = setup.train_tp if dense else expert_split(setup)
         for name, (stage, size) in full.items():
             shards = setup.gpus / split if setup.zero >= stage else 1
             state[name] = state.get(name, 0) + size / split / shards
@@ -246,7 +250,7 @@ def working_set(shape: Shape, setup: Setup) -> dict[str, float]:
     kept = 2 * shape.hidden * tokens * shape.layers
     (dense, _), (experts, _) = by_kind(shape, 0).values()
     dense -= parameters(shape)["embeddings"]
-    blocks = dense / setup.train_tp + experts / setup.expert_split
+    blocks = dense / setup.train_tp + experts / expert_split(setup)
     rows, tp = setup.train_tokens, setup.train_tp
     return {
         "activations": kept + layer

@@ -170,7 +170,6 @@ def mean_kl(old: Array, new: Array) -> float:
     return float((old * np.log(old / new)).sum(1).mean())
 
 
-# --8<-- [start:ascend]
 class Region(NamedTuple):
     """What keeps `ascend` near its centre; the default is nothing."""
 
@@ -180,6 +179,7 @@ class Region(NamedTuple):
     target_kl: float = np.inf  # stop once that KL exceeds 1.5 times this
 
 
+# --8<-- [start:ascend]
 def ascend(
     w: World,
     batch: Batch,

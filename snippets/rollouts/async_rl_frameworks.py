@@ -48,6 +48,30 @@ def bounds(g: float, t: float, w: float) -> tuple[float, float]:
 # --8<-- [end:bounds]
 
 
+# --8<-- [start:publish]
+def publish_weights(
+    engine: Engine, buffer: Buffer, drain: bool, pause: float
+) -> None:
+    """Bring new weights into the engine, by draining or by a swap.
+
+    Args:
+        engine: Its running requests end first (drain) or go on after.
+        buffer: Takes the responses that end meanwhile.
+        drain: Finish what runs, under the old weights; nothing starts.
+        pause: Decode steps in which the engine stands still.
+    """
+    held = list(engine.queue) if drain else engine.abort()
+    engine.queue.clear()
+    while engine.running:
+        buffer.add(engine.advance())
+    engine.advance(until=engine.time + pause)
+    engine.swap()
+    engine.submit(held)
+
+
+# --8<-- [end:publish]
+
+
 # --8<-- [start:pipeline]
 def pipeline(
     s: Setup,
@@ -79,13 +103,7 @@ def pipeline(
         buffer.add(engine.advance(until=end))
         if engine.time >= end:  # an update is done
             run.record(batch, begin, engine.time, 0)
-            held = list(engine.queue) if drain else engine.abort()
-            engine.queue.clear()
-            while engine.running:
-                buffer.add(engine.advance())
-            engine.advance(until=engine.time + publish)
-            engine.swap()
-            engine.submit(held)
+            publish_weights(engine, buffer, drain, publish)
             end = math.inf
         if end == math.inf and len(buffer.ready) >= s.groups:
             begin, batch = engine.time, buffer.take(s.groups)

@@ -74,11 +74,10 @@ MATRIX: dict[str, dict[str, Cell]] = {
             "sharding; CP",
         ),
         "Unsloth": _cell(
-            "TRL's trainers, patched; DDP, a whole copy per rank; its "
-            "documentation names FSDP and DeepSpeed, by hand, official "
-            "support to come",
+            "TRL's, patched; DDP, a whole copy per rank; FSDP and "
+            "DeepSpeed by hand, official support to come",
             "unsloth-015bdef, unsloth/models/loader_utils.py#L91-L106; "
-            "unsloth2025multigpu",
+            "unsloth2026multigpu",
             "",
             "sharding",
         ),
@@ -96,14 +95,15 @@ MATRIX: dict[str, dict[str, Cell]] = {
     },
     "engine": {
         "verl": _cell(
-            "vLLM, SGLang, TensorRT-LLM servers",
-            "verl-1dda039, verl/workers/rollout/base.py#L88-L92",
+            "vLLM, SGLang, TensorRT-LLM servers; memory share 0.5",
+            "verl-1dda039, verl/workers/rollout/base.py#L88-L92; "
+            "verl-1dda039, verl/trainer/config/rollout/rollout.yaml#L45-L46",
             "vLLM; SGLang; TensorRT-LLM",
         ),
         "TRL": _cell(
-            "the trained model itself (`use_vllm` False), or vLLM in "
-            "process or as a server",
-            "trl-f2cd577, trl/trainer/grpo_config.py#L577-L593",
+            "the trained model itself (`use_vllm` False), or vLLM: "
+            "`vllm_mode` `colocate` (default, memory share 0.3) or `server`",
+            "trl-f2cd577, trl/trainer/grpo_config.py#L577-L653",
             "vLLM; none needed",
         ),
         "Unsloth": _cell(
@@ -119,15 +119,15 @@ MATRIX: dict[str, dict[str, Cell]] = {
             "vLLM; SGLang",
         ),
         "slime": _cell(
-            "SGLang only, all its arguments passed through",
+            "SGLang only, arguments passed through",
             "slime-624b824, README.md#L40-L50",
             "SGLang",
         ),
     },
     "schedule": {
         "verl": _cell(
-            "synchronous; `colocate_async` and `separate_async` interrupt "
-            "and resume",
+            "`trainer.v1.trainer_mode` `sync` (default); `colocate_async` "
+            "and `separate_async` interrupt and resume",
             "verl-1dda039, verl/trainer/config/ppo_trainer.yaml#L221-L246; "
             "verl-1dda039, docs/advance/v1_async_trainer.md#L51-L60",
             "colocated; overlap; interrupt; resume",
@@ -146,28 +146,32 @@ MATRIX: dict[str, dict[str, Cell]] = {
             "colocated",
         ),
         "AReaL": _cell(
-            "asynchronous on separate GPUs, synchronous at "
-            "`max_head_offpolicyness` 0 (default); interrupts and resumes; "
-            "can colocate",
+            "`max_head_offpolicyness` 0 (default): synchronous; above 0 "
+            "asynchronous, interrupts and resumes; `use_decoupled_loss` "
+            "False; can colocate",
             "areal-cbff54d, areal/api/cli_args.py#L2502-L2509; "
+            "areal-cbff54d, areal/api/cli_args.py#L1804-L1815; "
             "areal-cbff54d, areal/infra/remote_inf_engine.py#L977-L987; "
             "areal-cbff54d, examples/math/"
             "gsm8k_grpo_awex_colocate.yaml#L1-L12",
             "colocated; overlap; interrupt; resume",
         ),
         "slime": _cell(
-            "synchronous, one step off, or fully asynchronous, where cut "
-            "groups start over",
+            "synchronous, `--partial-rollout` (off) resumes cut responses; "
+            "one step off; fully asynchronous, where cut groups start over",
+            "slime-624b824, slime/utils/arguments.py#L456-L466; "
             "slime-624b824, train_async.py#L31-L70; "
             "slime-624b824, examples/fully_async/README.md#L63-L83",
-            "colocated; overlap; interrupt",
+            "colocated; overlap; interrupt; resume",
         ),
     },
     "agents": {
         "verl": _cell(
-            "tool calls; own agent loop, status alpha",
+            "tool calls; own agent loop, alpha by a page of July 2025; "
+            "unmodified agents: another repository, uni-agent (not scored)",
             "verl-1dda039, README.md#L103; "
-            "verl-1dda039, docs/advance/agent_loop.rst#L4-L18",
+            "verl-1dda039, docs/advance/agent_loop.rst#L4-L18; "
+            "verl-1dda039, docs/extend_guide.rst#L182-L190",
             "tools",
             "own loop",
         ),
@@ -180,8 +184,8 @@ MATRIX: dict[str, dict[str, Cell]] = {
             "own loop; unmodified agent",
         ),
         "Unsloth": _cell(
-            "what TRL up to 0.24.0 has, whose `GRPOTrainer` knows no "
-            "`tools`; a hook for `tool_mask`",
+            "TRL's up to 0.24.0, whose `GRPOTrainer` knows no `tools`; a "
+            "hook for `tool_mask`",
             "unsloth-015bdef, pyproject.toml#L171; "
             "trl-04fd120, trl/trainer/grpo_trainer.py; "
             "unsloth-015bdef, unsloth/models/rl.py#L354-L366",
@@ -203,8 +207,9 @@ MATRIX: dict[str, dict[str, Cell]] = {
     },
     "one GPU": {
         "verl": _cell(
-            "LoRA (`lora_rank` 0: off); no 4-bit base found",
-            "verl-1dda039, docs/advance/ppo_lora.rst#L26-L38; "
+            "LoRA with FSDP (`lora_rank` 0: off) and Megatron; no 4-bit "
+            "base found",
+            "verl-1dda039, docs/advance/ppo_lora.rst#L24-L66; "
             "verl-1dda039, verl/trainer/config/model/hf_model.yaml#L43",
             "LoRA",
         ),
@@ -269,8 +274,8 @@ MATRIX: dict[str, dict[str, Cell]] = {
             "NVIDIA; AMD; Ascend",
         ),
         "TRL": _cell(
-            "what PyTorch and Accelerate run on; its usage statistics name "
-            "cuda, xpu, npu, mlu, mps",
+            "what Accelerate runs on; usage statistics name cuda, xpu, "
+            "npu, mlu, mps",
             "trl-f2cd577, docs/source/usage_stats.md#L15",
             "NVIDIA",
         ),
@@ -280,8 +285,8 @@ MATRIX: dict[str, dict[str, Cell]] = {
             "NVIDIA; AMD; Intel; Apple",
         ),
         "AReaL": _cell(
-            "NVIDIA; Ascend, on a branch of its own; other CUDA devices "
-            "fall to an unknown platform",
+            "NVIDIA; Ascend on its own branch; other CUDA devices: "
+            "`UnknownPlatform`",
             "areal-cbff54d, README.md#L94-L99; "
             "areal-cbff54d, areal/infra/platforms/__init__.py#L32-L45",
             "NVIDIA; Ascend",
@@ -335,9 +340,8 @@ MATRIX: dict[str, dict[str, Cell]] = {
             "no copyleft",
         ),
         "Unsloth": _cell(
-            "Apache-2.0 core; AGPL-3.0 Studio, MoE kernels and marked "
-            "files; needs `unsloth_zoo`: LGPL-3.0-or-later, with files and "
-            "functions marked AGPL",
+            "Apache-2.0 core; AGPL-3.0 Studio, MoE kernels, marked files; "
+            "needs `unsloth_zoo`: LGPL-3.0-or-later, parts marked AGPL",
             "unsloth-015bdef, README.md#L452-L453; "
             "unsloth-015bdef, unsloth/kernels/moe/LICENSE#L1-L2; "
             "unslothzoo-ce232d6, pyproject.toml#L11; "
@@ -356,24 +360,24 @@ MATRIX: dict[str, dict[str, Cell]] = {
     },
     "version read": {
         "verl": _cell(
-            "0.10.0.dev, 22 Aug 2026",
+            "0.10.0.dev",
             "verl-1dda039, verl/version/version",
         ),
         "TRL": _cell(
-            "1.10.0.dev0, 24 Jul 2026",
+            "1.10.0.dev0",
             "trl-f2cd577, VERSION",
         ),
         "Unsloth": _cell(
-            "2026.8.19, 22 Aug 2026; pins TRL to at most 0.24.0 of Oct 2025",
+            "2026.8.19; pins TRL to at most 0.24.0 (Oct 2025)",
             "unsloth-015bdef, unsloth/_version.py#L22; "
             "unsloth-015bdef, pyproject.toml#L171",
         ),
         "AReaL": _cell(
-            "2.0.0, 22 Aug 2026; calls itself pre-alpha",
+            "2.0.0; calls itself pre-alpha",
             "areal-cbff54d, pyproject.toml#L11-L30",
         ),
         "slime": _cell(
-            "0.3.1, 21 Aug 2026",
+            "0.3.1",
             "slime-624b824, setup.py#L35",
         ),
     },
@@ -765,7 +769,9 @@ class Defaults:
     "response" (times their number). `beta` weighs k3 in the loss,
     `reward_kl` k1 in the reward. `cap` zeroes a whole response whose
     probability ratio trainer / engine exceeds it, else multiplies by the
-    ratio; None ignores the ratio, and so does a `token_cap` of None.
+    ratio; `token_cap` does so token by token; None ignores the ratio.
+    `engine_old`: the engine's log-probs are PPO's old policy, so that the
+    clip acts on trainer / engine.
     """
 
     reduce: str
@@ -779,6 +785,7 @@ class Defaults:
     dual: float = inf
     cap: float | None = None
     token_cap: float | None = None
+    engine_old: bool = False
 
 
 DEFAULTS = {
@@ -789,7 +796,9 @@ DEFAULTS = {
     "AReaL, its GSM8K recipe": Defaults(
         "tokens", eps=1e-5, whiten=True, low=0.4, high=0.4, token_cap=5.0
     ),
-    "AReaL, bare dataclass": Defaults("tokens", group=False, reward_kl=0.1),
+    "AReaL, bare dataclass": Defaults(
+        "tokens", group=False, reward_kl=0.1, engine_old=True
+    ),
 }
 # --8<-- [end:defaults]
 
@@ -896,15 +905,18 @@ def table_first() -> str:
 
 
 def mismatch(f: Defaults, ratio: float, tokens: int) -> float:
-    """Factor on a response's tokens for a trainer / engine `ratio`.
+    """Factor on a right response's tokens for a trainer / engine `ratio`.
 
-    `ratio` is of the whole response, spread evenly over its tokens.
+    `ratio` is of the whole response, spread evenly over its tokens; the
+    advantage is positive, the first update.
     """
+    each = ratio ** (1 / tokens)
     if f.cap is not None:
         return ratio if ratio <= f.cap else 0.0
     if f.token_cap is not None:
-        each = ratio ** (1 / tokens)
         return each if each <= f.token_cap else 0.0
+    if f.engine_old:
+        return float(weight(f, np.array(1.0), np.array(each)))
     return 1.0
 
 

@@ -46,16 +46,20 @@ def softmax(z: Array) -> Array:
 
 def norm(x: Array, eps: float = 1e-6) -> Array:
     """Root-mean-square normalisation over the last axis."""
-    square = (x * x).sum(-1, keepdims=True)
+    square = np.einsum("...i,...i", x, x)[..., None]
     return x / np.sqrt(square / x.shape[-1] + eps)
+
+
+@cache
+def frequencies(half: int, base: float) -> Array:
+    """Radians per position of each pair, (half,)."""
+    return base ** (-np.arange(half) / half)
 
 
 def rotate(x: Array, position: Array, base: float = 100.0) -> Array:
     """Rotary positions: x (..., d), its halves paired; position (...)."""
     half = x.shape[-1] // 2
-    angle = np.asarray(position)[..., None] * base ** (
-        -np.arange(half) / half
-    )
+    angle = np.asarray(position)[..., None] * frequencies(half, base)
     a, b = x[..., :half], x[..., half:]
     cos, sin = np.cos(angle).astype(x.dtype), np.sin(angle).astype(x.dtype)
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
@@ -138,7 +142,7 @@ class Engine:
         """Logits (S, V) of the tokens after t."""
         w, f = self.w, self.fault
         at = t - f.hit if t >= f.hit else t
-        x = bf16(w.embed[tokens])
+        x = w.embed[tokens]
         for n in range(len(w.q)):
             h = bf16(norm(x, f.eps))
             both = np.stack([h @ w.q[n].T, h @ w.k[n].T])

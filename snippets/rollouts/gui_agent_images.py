@@ -116,7 +116,7 @@ class Policy:
 def place(
     image: dict[Layer, float],
     members: int,
-    load: np.ndarray,
+    load: list[int],
     seats: int,
     disks: Sequence[Disk],
     how: str,
@@ -126,21 +126,22 @@ def place(
     Args:
         image: Its layers and their sizes.
         members: G.
-        load: Environments on each node, shape (nodes,).
+        load: Environments on each node.
         seats: Most environments of a node.
         disks: Of each node.
         how: "scatter": each member to the least loaded node; "together":
             all to the least loaded; "affinity": all to the node with most
             bytes of the image among those with G free seats.
     """
-    order = np.argsort(load, kind="stable")
+    order = sorted(range(len(load)), key=load.__getitem__)
     if how == "affinity":
         had = [sum(image[x] for x in image if x in d.held) for d in disks]
-        full = load + members > seats
-        order = np.lexsort((load, -np.array(had), full))
-    chosen = order[:members] if how == "scatter" else order[:1]
-    chosen = np.resize(chosen, members).tolist()
-    np.add.at(load, chosen, 1)
+        full = [at + members > seats for at in load]
+        order.sort(key=lambda n: (full[n], -had[n]))
+    width = min(members, len(order)) if how == "scatter" else 1
+    chosen = [order[i % width] for i in range(members)]
+    for node in chosen:
+        load[node] += 1
     return chosen
 
 
@@ -220,14 +221,15 @@ def plan(s: Setup, p: Policy, seed: int = 0) -> list[Step]:
     last: list[set] = [set() for _ in disks]
     steps = []
     for images, episodes in zip(w.order, w.episodes, strict=True):
-        load = np.zeros(s.nodes, int)
+        load = [0] * s.nodes
         args = s.group, load, s.seats, disks, p.place
         nodes = [place(image, *args) for image in images]
         wanted: list[dict[Layer, float]] = [{} for _ in disks]
         for image, chosen in zip(images, nodes, strict=True):
+            now = dict.fromkeys(image, len(steps))
             for node in dict.fromkeys(chosen):
-                wanted[node] |= image
-                stamps[node] |= dict.fromkeys(image, len(steps))
+                wanted[node].update(image)
+                stamps[node].update(now)
         old = {x for disk in disks for x in disk.held}
         pulled = []
         for disk, want, before in zip(disks, wanted, last, strict=True):
@@ -275,8 +277,11 @@ def waits(step: Step, s: Setup, p: Policy) -> tuple[np.ndarray, float]:
     ]
     found = []
     for image, chosen in zip(step.images, step.nodes, strict=True):
-        at = {n: [ready[n].get(x, 0.0) for x in image] for n in set(chosen)}
-        found.append([max(at[n]) for n in chosen])
+        at = {
+            n: max([ready[n][x] for x in image if x in ready[n]], default=0.0)
+            for n in set(chosen)
+        }
+        found.append([at[n] for n in chosen])
     end = max((t[-1] for t in times if len(t)), default=0.0)
     return np.array(found), float(end)
 

@@ -14,6 +14,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -299,8 +300,7 @@ def rollout(
 
 
 # --8<-- [start:diagnose]
-@dataclass
-class Reading:
+class Reading(NamedTuple):
     """A step's metrics, means weighted by time."""
 
     peak: float

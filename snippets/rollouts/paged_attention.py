@@ -56,10 +56,10 @@ def paged_attention(
 # --8<-- [end:attention]
 
 
-# --8<-- [start:cache]
+# --8<-- [start:blocks]
 @dataclass
-class Pool:
-    """Blocks of a KV cache, shared by hash, evicted least recently used.
+class Blocks:
+    """Blocks of a KV cache: how many use each, and which go first.
 
     Attributes:
         size: Tokens per block.
@@ -72,6 +72,28 @@ class Pool:
     free: OrderedDict[int, int | None]
     users: dict[int, int] = field(default_factory=dict)
     cached: dict[int, int] = field(default_factory=dict)
+
+    def release(self, table: list[int]) -> None:
+        """Give back a sequence's blocks, the last one first to be reused."""
+        names = {block: name for name, block in self.cached.items()}
+        for block in reversed(table):
+            self.users[block] -= 1
+            if not self.users[block]:
+                self.free[block] = names.get(block)
+
+    def _pop(self) -> int:
+        block, name = self.free.popitem(last=False)
+        if name is not None:
+            del self.cached[name]
+        return block
+
+
+# --8<-- [end:blocks]
+
+
+# --8<-- [start:cache]
+class Pool(Blocks):
+    """Blocks shared by hash, evicted least recently used."""
 
     def hashes(self, tokens: list[int], extra: str = "") -> list[int]:
         """One hash for each full block; it covers all tokens before it."""
@@ -107,20 +129,6 @@ class Pool:
         for name, block in list(zip(names, table, strict=False))[len(hits) :]:
             self.cached.setdefault(name, block)
         return table
-
-    def release(self, table: list[int]) -> None:
-        """Give back a sequence's blocks, the last one first to be reused."""
-        names = {block: name for name, block in self.cached.items()}
-        for block in reversed(table):
-            self.users[block] -= 1
-            if not self.users[block]:
-                self.free[block] = names.get(block)
-
-    def _pop(self) -> int:
-        block, name = self.free.popitem(last=False)
-        if name is not None:
-            del self.cached[name]
-        return block
 
 
 # --8<-- [end:cache]

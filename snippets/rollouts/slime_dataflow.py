@@ -114,7 +114,9 @@ def owned(prompt: int, response: int, cp: int, rank: int) -> Array:
 
 
 # --8<-- [start:slime]
-def slime(ranks: Ranks, cp: int, batch: int, per_token: bool = False):
+def slime(
+    ranks: Ranks, cp: int, batch: int, per_token: bool = False
+) -> Array | float:
     """The loss or gradient that reaches the optimiser.
 
     Args:
@@ -161,7 +163,7 @@ def flat(ranks: Ranks) -> list[Sample]:
 
 
 # --8<-- [start:wrong]
-def mean(batch: list[Sample], per_token: bool):
+def mean(batch: list[Sample], per_token: bool) -> Array | float:
     """Mean over samples of token means, or mean over tokens."""
     sums = [s.mask @ s.loss for s in batch]
     counts = [s.mask.sum() for s in batch]
@@ -170,13 +172,13 @@ def mean(batch: list[Sample], per_token: bool):
     return sum(a / n for a, n in zip(sums, counts, strict=True)) / len(batch)
 
 
-def of_micro_batches(ranks: Ranks, per_token: bool):
+def of_micro_batches(ranks: Ranks, per_token: bool) -> Array | float:
     """Mean over ranks of the mean over micro-batches of their means."""
     parts = [np.mean([mean(m, per_token) for m in r], axis=0) for r in ranks]
     return np.mean(parts, axis=0)
 
 
-def of_ranks(ranks: Ranks, per_token: bool):
+def of_ranks(ranks: Ranks, per_token: bool) -> Array | float:
     """Mean over ranks of each rank's own mean."""
     return np.mean([mean(flat([r]), per_token) for r in ranks], axis=0)
 
@@ -184,7 +186,7 @@ def of_ranks(ranks: Ranks, per_token: bool):
 # --8<-- [end:wrong]
 
 
-def of_slices(ranks: Ranks, cp: int):
+def of_slices(ranks: Ranks, cp: int) -> Array | float:
     """Sample means with each CP rank's own token count, then averaged."""
     total, samples = 0.0, flat(ranks)
     for s in samples:

@@ -183,6 +183,10 @@ def allocations(
             yield (n, *rest)
 
 
+# --8<-- [end:mapping]
+
+
+# --8<-- [start:cost]
 def iteration_time(
     placement: Sequence[Sequence[str]],
     units: Sequence[int],
@@ -202,7 +206,7 @@ def iteration_time(
     return total
 
 
-# --8<-- [end:mapping]
+# --8<-- [end:cost]
 
 # Invented costs of one PPO iteration: machine-seconds, seconds.
 PPO = (

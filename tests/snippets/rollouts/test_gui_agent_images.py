@@ -86,9 +86,8 @@ def test_place_by_hand():
     image = {A: 1.0, B: 2.0}
 
     def put(how, load, members=2, seats=4):
-        load = np.array(load)
         nodes = code.place(image, members, load, seats, disks, how)
-        return nodes, load.tolist()
+        return nodes, load
 
     assert put("scatter", [1, 0, 0]) == ([1, 2], [1, 1, 1])
     assert put("scatter", [0, 0, 0], 4)[1] == [2, 1, 1]
