@@ -224,7 +224,7 @@ def ascend(
 # --8<-- [end:ascend]
 
 
-# --8<-- [start:trpo]
+# --8<-- [start:natural]
 def fisher(w: World, p: Array, v: Array) -> Array:
     """F v: F is the Hessian of the mean KL(old || pi) at pi = old."""
     z = w.features @ v
@@ -243,6 +243,10 @@ def solve(apply: Callable[[Array], Array], g: Array, rounds: int) -> Array:
     return x
 
 
+# --8<-- [end:natural]
+
+
+# --8<-- [start:trpo]
 def trpo(w: World, batch: Batch, delta: float, rounds: int = 10) -> Array:
     """One TRPO update from `w.weights`: mean KL(old || new) <= delta."""
     old = policy(w, w.weights)

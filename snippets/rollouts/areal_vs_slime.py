@@ -110,8 +110,7 @@ class Cluster:
         for request in self.engine.advance(until=until):
             episode = self._owner.pop(request)
             episode.spans += request.spans
-            wait = episode.turns[episode.done][1]
-            if wait:
+            if wait := episode.turns[episode.done][1]:
                 entry = (self.engine.time + wait, next(self._order), episode)
                 heapq.heappush(self._waits, entry)
             else:

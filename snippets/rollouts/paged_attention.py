@@ -10,6 +10,7 @@ Units: lengths in tokens, memory in blocks or bytes, time in decode steps.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -21,6 +22,8 @@ from snippets.rollouts.rollout_long_tail import draw_lengths
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
+
+Held = Callable[[int], int]  # response to its blocks
 
 
 # --8<-- [start:attention]
@@ -250,6 +253,40 @@ class Served:
     trace: list[tuple[int, int]]
 
 
+# --8<-- [start:admit]
+def preempt(
+    blocks: int, running: list[int], queue: deque[int], held: Held
+) -> list[int]:
+    """Send the youngest back to the queue's head until the rest fits."""
+    free, victims = blocks - sum(map(held, running)), []
+    while free < 0:
+        victims.append(running.pop())
+        free += held(victims[-1])
+        queue.appendleft(victims[-1])
+    return victims
+
+
+def admit(
+    free: int,
+    running: list[int],
+    queue: deque[int],
+    held: Held,
+    batch: int | None,
+    watermark: int,
+) -> None:
+    """Start who waits, first come first served, while blocks last."""
+    if batch is not None and running:
+        return
+    while queue and len(running) != batch:
+        free -= held(queue[0])
+        if free < (watermark if running else 0):
+            break
+        running.append(queue.popleft())
+
+
+# --8<-- [end:admit]
+
+
 # --8<-- [start:serve]
 def serve(
     wanted: NDArray[np.int64],
@@ -275,8 +312,7 @@ def serve(
         size: Tokens per block: the length of a round in decode steps.
     """
     need = -(-wanted // size)
-    queue = deque(range(len(wanted)))
-    running: list[int] = []
+    queue, running = deque(range(len(wanted))), []
     have = np.zeros(len(wanted), int)
     done = Served(0, 0, 0, [(0, 0)])
 
@@ -284,22 +320,11 @@ def serve(
         return reserve if reserve else have[i] + 1
 
     while queue or running:
-        free = blocks - sum(held(i) for i in running)
-        while not reserve and free < 0:
-            last = running.pop()
-            free += held(last)
-            done.recomputed += int(have[last]) * size
-            done.preemptions += 1
-            queue.appendleft(last)
-        may = batch is None or not running
-        while queue and may:
-            spare = watermark if running else 0
-            if free < held(queue[0]) + spare:
-                break
-            if batch is not None and len(running) == batch:
-                break
-            free -= held(queue[0])
-            running.append(queue.popleft())
+        victims = preempt(blocks, running, queue, held)
+        done.recomputed += int(have[victims].sum()) * size
+        done.preemptions += len(victims)
+        free = blocks - sum(map(held, running))
+        admit(free, running, queue, held, batch, watermark)
         done.trace.append((done.time, len(running)))
         have[running] += 1
         done.time += size
