@@ -8,7 +8,7 @@ Notation:  Q prompts a step, G members of a group, one image a prompt; an
 Units:     sizes in GB, rates in GB/s (unpacking included), times in s.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -138,7 +138,7 @@ def place(
         had = [sum(image[x] for x in image if x in d.held) for d in disks]
         full = [at + members > seats for at in load]
         order.sort(key=lambda n: (full[n], -had[n]))
-    width = min(members, len(order)) if how == "scatter" else 1
+    width = len(order) if how == "scatter" else 1
     chosen = [order[i % width] for i in range(members)]
     for node in chosen:
         load[node] += 1
@@ -271,15 +271,15 @@ def waits(step: Step, s: Setup, p: Policy) -> tuple[np.ndarray, float]:
     sent = max(egress(step, p), 1e-9)
     swarm = max(sum(map(sum, sizes)) / sent, 1.0)  # copies of each byte
     times = arrivals(sizes, s.link, s.registry * swarm)
-    ready = [
-        {x: t for (x, _), t in zip(node, at, strict=True)}
-        for node, at in zip(step.pulled, times, strict=True)
-    ]
+    ready: dict[Layer, dict[int, float]] = defaultdict(dict)
+    for n, (node, at) in enumerate(zip(step.pulled, times, strict=True)):
+        for (layer, _), t in zip(node, at.tolist(), strict=True):
+            ready[layer][n] = t
     found = []
     for image, chosen in zip(step.images, step.nodes, strict=True):
+        late = [ready[x] for x in image if x in ready]
         at = {
-            n: max([ready[n][x] for x in image if x in ready[n]], default=0.0)
-            for n in set(chosen)
+            n: max([x.get(n, 0.0) for x in late] + [0.0]) for n in set(chosen)
         }
         found.append([at[n] for n in chosen])
     end = max((t[-1] for t in times if len(t)), default=0.0)

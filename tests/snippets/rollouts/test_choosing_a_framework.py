@@ -533,6 +533,8 @@ def test_claim_bytes_to_screen_with():
     """GB at 16 and 18 bytes; cards at 70 usable GB."""
     assert [16 * 7, 18 * 7, 16 * 32, 18 * 32] == [112, 126, 512, 576]
     assert [-(-n // 70) for n in (112, 126, 512, 576)] == [2, 2, 8, 9]
+    total = parameters(QWEN3_235B)["total"] / 1e9
+    assert [-(-b * total // 70) for b in (16, 18)] == [54, 61]
 
 
 def test_claim_one_batch_in_three_counts():
