@@ -239,6 +239,41 @@ def colocated(
 
 
 # --8<-- [start:areal]
+def admitted(
+    s: Setup,
+    updates: int,
+    training: int,
+    started: int,
+    ready: int,
+    eta: int,
+    pool: int,
+) -> int:
+    """Groups that may start now, by AReaL's bound or slime's worker.
+
+    Args:
+        s: Cluster and batch.
+        updates: Versions published so far.
+        training: Groups handed to the update in progress, 0 or one batch.
+        started: Groups started so far.
+        ready: Whole groups that wait to be trained on.
+        eta: AReaL: at version v, (v + eta + 1) batches may have started.
+        pool: slime, if above 0: so many groups may run, so many wait
+            beyond the batch that the next rollout collects.
+    """
+    if not pool:
+        return (updates + eta + 1) * s.groups - started
+    running = started - updates * s.groups - training - ready
+    return pool - running if ready - s.groups < pool else 0
+
+
+def publishes(s: Setup, pool: int, ready: int) -> bool:
+    """Whether a finished update reaches the engine now."""
+    return not pool or ready >= s.groups  # slime: next batch whole first
+
+
+# --8<-- [end:areal]
+
+
 def streamed(
     s: Setup,
     source: Source,
@@ -262,34 +297,27 @@ def streamed(
         step: Time of a decode step, given the share of slots in use.
     """
     c = Cluster(round(share * s.slots), s.size, step)
-    log, started, taken = Log(c.engine.slots), 0, 0
+    log, started = Log(c.engine.slots), 0
     batch, begin, end = [], 0.0, math.inf
     while len(log.ends) < s.updates:
         ready = len(c.buffer.ready)
-        room = (len(log.ends) + eta + 1) * s.groups - started
-        if pool:
-            running = started - taken - ready
-            # The next rollout has collected up to one batch already.
-            room = pool - running if ready - s.groups < pool else 0
+        training = 0 if end == math.inf else s.groups
+        room = admitted(s, len(log.ends), training, started, ready, eta, pool)
         if room > 0:
             c.start(source(room))
             started += room
         over = c.engine.time >= end
-        if over and (not pool or ready >= s.groups):
+        if over and publishes(s, pool, ready):
             c.engine.submit(c.cut(how))
             c.engine.swap()
             log.record(batch, (begin, end), c)
             end = math.inf
         elif end == math.inf and ready >= s.groups:
             begin, batch = c.engine.time, c.buffer.take(s.groups)
-            taken += s.groups
             end = begin + s.train / (1 - share)
         else:
             c.advance(until=math.inf if over and pool else end)
     return log
-
-
-# --8<-- [end:areal]
 
 
 # --8<-- [start:measure]

@@ -471,7 +471,6 @@ QWEN3_235B = Shape(
 SMALL_GPU = 24 * 2**30  # nominal "24 GB" card: 24 GiB = 25.8 GB
 
 
-# --8<-- [start:peaks]
 def peaks(
     shape: Shape,
     setup: Setup,
@@ -495,8 +494,6 @@ def peaks(
         result[phase] = sum(items.values()) - saved - second
     return result
 
-
-# --8<-- [end:peaks]
 
 ONE = Setup(
     gpus=1,
@@ -561,7 +558,6 @@ def table_memory() -> str:
     return markdown_table(heads, rows)
 
 
-# --8<-- [start:floor]
 def floor(
     shape: Shape,
     trainers: int,
@@ -593,8 +589,6 @@ def floor(
     weights = engine_bytes(shape, whole)["rollout weights"]
     return {"state": sum(state.values()), "engine": weights}
 
-
-# --8<-- [end:floor]
 
 # Name: (trainer GPUs, engine TP, engine DP, optimiser on host, colocated).
 LARGE: dict[str, tuple[int, int, int, bool, bool]] = {
@@ -759,7 +753,6 @@ def figure_flips() -> Figure:
 # --- "GRPO" out of the box ------------------------------------------------
 
 
-# --8<-- [start:defaults]
 @dataclass(frozen=True)
 class Defaults:
     """What one framework does when GRPO is chosen and nothing else.
@@ -800,7 +793,6 @@ DEFAULTS = {
         "tokens", group=False, reward_kl=0.1, engine_old=True
     ),
 }
-# --8<-- [end:defaults]
 
 
 @dataclass(frozen=True)
@@ -823,7 +815,6 @@ class Batch:
         return np.arange(self.lengths.max()) < self.lengths[:, None]
 
 
-# --8<-- [start:coefficients]
 def advantages(f: Defaults, b: Batch) -> np.ndarray:
     """Advantage of every token, shape (P * G, longest), 0 on padding."""
     a = b.rewards.astype(float)
@@ -867,8 +858,6 @@ def coefficients(f: Defaults, b: Batch) -> np.ndarray:
     push = push - f.beta * (1 - np.exp(b.d))  # k3's own gradient
     return push * b.mask / denominator(f, b)
 
-
-# --8<-- [end:coefficients]
 
 EXAMPLE = Batch(
     rewards=np.array([[1, 0, 0, 0], [1, 1, 1, 0]]),

@@ -448,6 +448,8 @@ def test_claim_a_lone_image_and_the_herd_on_it():
     assert arrivals([[24.0]], 1.25, 12.5)[0][0] == pytest.approx(19.2)
     herd = arrivals([[24.0]] * 64, 1.25, 12.5)
     assert max(t[0] for t in herd) == pytest.approx(122.9, abs=0.05)
+    swarm = arrivals([[24.0]] * 64, 1.25, 12.5 * 64)  # 64 copies of each byte
+    assert max(t[0] for t in swarm) == pytest.approx(19.2)
 
 
 # --- Tables and the figure ------------------------------------------------
