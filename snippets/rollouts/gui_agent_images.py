@@ -70,10 +70,11 @@ class Disk:
         missing = [x for x in wanted if x not in self.held]
         self.held |= wanted
         over = sum(self.held.values()) - self.budget
-        free = self.held.keys() - keep - wanted.keys() if over > 0 else ()
-        for layer in sorted(sorted(free), key=self.worth):
-            if over > 0:
-                over -= self.held.pop(layer)
+        free = self.held.keys() - keep - wanted.keys() if over > 0 else set()
+        while over > 0 and free:  # of equal worth: by name
+            layer = min(free, key=lambda x: (self.worth(x), x))
+            free.remove(layer)
+            over -= self.held.pop(layer)
         if over > 1e-9:
             raise ValueError("the layers in use exceed the disk")
         return missing
