@@ -158,8 +158,8 @@ MATRIX: dict[str, dict[str, Cell]] = {
         ),
         "slime": _cell(
             "synchronous, `--partial-rollout` (off) resumes cut responses; "
-            "one step off; fully asynchronous, where cut groups are re-queued "
-            "([resumed or not](areal-vs-slime.md))",
+            "one step off; fully asynchronous, where cut groups are "
+            "re-queued ([resumed or not](areal-vs-slime.md))",
             "slime-624b824, slime/utils/arguments.py#L456-L466; "
             "slime-624b824, train_async.py#L31-L70; "
             "slime-624b824, examples/fully_async/README.md#L63-L83",

@@ -115,7 +115,6 @@ def bf16(x: Array) -> Array:
     return bits.view(np.float32)
 
 
-# --8<-- [start:engine]
 class Engine:
     """Decodes S sequences with a KV cache, in bfloat16, token by token."""
 
@@ -155,8 +154,6 @@ class Engine:
             x = bf16(x + np.tanh(y @ w.mix[n].T))
         return bf16(norm(x, f.eps)) @ w.head.T
 
-
-# --8<-- [end:engine]
 
 PROMPT, LENGTH, REQUESTS = 32, 80, 20
 SHAPE = Shape(layers=2, width=32)

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from heapq import heapify, heappop
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -70,11 +71,11 @@ class Disk:
         missing = [x for x in wanted if x not in self.held]
         self.held |= wanted
         over = sum(self.held.values()) - self.budget
-        free = self.held.keys() - keep - wanted.keys() if over > 0 else set()
-        while over > 0 and free:  # of equal worth: by name
-            layer = min(free, key=lambda x: (self.worth(x), x))
-            free.remove(layer)
-            over -= self.held.pop(layer)
+        free = self.held.keys() - keep - wanted.keys() if over > 0 else ()
+        heap = [(self.worth(x), x) for x in free]  # of equal worth: by name
+        heapify(heap)
+        while over > 0 and heap:
+            over -= self.held.pop(heappop(heap)[1])
         if over > 1e-9:
             raise ValueError("the layers in use exceed the disk")
         return missing
