@@ -34,12 +34,6 @@ def test_axe_finds_no_violation(page, url, path, theme):
     assert violations(page) == []
 
 
-@pytest.mark.parametrize("path", ANSWERS[1:])
-def test_axe_finds_no_violation_in_an_answers_own_text(page, url, path):
-    page.goto(url + path)
-    assert violations(page, exclude=[".katex"]) == []
-
-
 def violations(page, exclude=()):
     """What axe-core finds on a page, a line for each rule."""
     page.add_script_tag(path=str(AXE))
@@ -49,9 +43,14 @@ def violations(page, exclude=()):
     return [f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found["violations"]]
 
 
-@pytest.mark.parametrize("path", [*KINDS, *ANSWERS[1:]])
+@pytest.mark.parametrize("path", KINDS)
 def test_nothing_is_wider_than_the_window(page, url, path):
     page.goto(url + path)
+    fits(page)
+
+
+def fits(page):
+    """Assert that the page needs no scrolling sideways at any width."""
     for width in (360, 768, 1366, 1600):
         page.set_viewport_size({"width": width, "height": 800})
         scroll = page.evaluate("document.scrollingElement.scrollWidth")
@@ -80,19 +79,6 @@ def test_lines_are_readable(page, url):
     assert style["letters"] <= 78
 
 
-@pytest.mark.parametrize("path", ["", *ANSWERS])
-def test_no_request_leaves_the_site(page, url, path):
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(url + path)
-    page.evaluate("for (const i of document.images) i.loading = 'eager'")
-    with page.expect_request("**/search/index.json"):
-        page.keyboard.press("/")
-    page.wait_for_load_state("networkidle")
-    away = [a for a in asked if not a.startswith((url, "data:", "blob:"))]
-    assert asked and away == []
-
-
 def test_the_index_waits_until_search_is_touched(page, url):
     asked = []
     page.on("request", lambda request: asked.append(request.url))
@@ -104,8 +90,49 @@ def test_the_index_waits_until_search_is_touched(page, url):
 
 
 @pytest.mark.parametrize("answer", BOOK.ordered, ids=lambda a: a.slug)
-def test_an_answer_shows_its_parts(page, url, answer):
+def test_an_answer_page(page, url, answer):
+    """All that each answer's page must do, in one visit."""
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(url + answer.url)
+    box = page.locator(".tabbed-block").first.locator("p").first.bounding_box()
+    assert box["y"] + 80 < 768, "the short answer is below the fold"
+    shows_its_parts(page, answer)
+    assert violations(page, exclude=[".katex"]) == []
+    figures_follow_the_toggle(page)
+    fits(page)
+    asks_this_site_only(page, url, asked)
+
+
+def test_the_home_page_asks_this_site_only(page, url):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(url)
+    asks_this_site_only(page, url, asked)
+
+
+def asks_this_site_only(page, url, asked):
+    """Load every image and the search; assert that nothing came from afar."""
+    page.evaluate("for (const i of document.images) i.loading = 'eager'")
+    with page.expect_request("**/search/index.json"):
+        page.keyboard.press("/")
+    page.wait_for_load_state("networkidle")
+    away = [a for a in asked if not a.startswith((url, "data:", "blob:"))]
+    assert asked and away == []
+
+
+def figures_follow_the_toggle(page):
+    """Assert that the toggle swaps light and dark figures, at once."""
+    shown = "img.only-light:visible", "img.only-dark:visible"
+    before = [page.locator(s).count() for s in shown]
+    page.locator(TOGGLE).first.click()
+    after = [page.locator(s).count() for s in shown]
+    assert before == after[::-1] and sorted(before)[0] == 0
+    assert page.evaluate("document.getAnimations().length") == 0
+
+
+def shows_its_parts(page, answer):
+    """Assert that heading, wordings, tabs, notes and sources are there."""
     meta = answer.meta
     assert page.locator("h1").inner_text().rstrip("¶ \n") == meta.question.en
     assert page.locator('.wordings [lang="zh-Hans"]').inner_text() == meta.question.zh
@@ -139,24 +166,6 @@ def test_an_answer_shows_its_parts(page, url, answer):
             "return c.textContent; }"
         ),
     )
-
-
-def test_the_short_answer_is_above_the_fold(page, url):
-    for path in ANSWERS:
-        page.goto(url + path)
-        box = page.locator(".tabbed-block").first.locator("p").first.bounding_box()
-        assert box["y"] + 80 < 768, path
-
-
-@pytest.mark.parametrize("path", ANSWERS)
-def test_figures_follow_the_toggle(page, url, path):
-    page.goto(url + path)
-    shown = "img.only-light:visible", "img.only-dark:visible"
-    before = [page.locator(s).count() for s in shown]
-    page.locator(TOGGLE).first.click()
-    after = [page.locator(s).count() for s in shown]
-    assert before == after[::-1] and sorted(before)[0] == 0
-    assert page.evaluate("document.getAnimations().length") == 0
 
 
 def test_the_toggle_works_and_is_remembered(page, url):

@@ -262,7 +262,8 @@ class SearchBox {
 }
 
 function isTyping(element) {
-  return element.isContentEditable || element.matches("input, select, textarea");
+  const typed = "input:not([type=radio], [type=checkbox]), select, textarea";
+  return element.isContentEditable || element.matches(typed);
 }
 
 function isShortcut(event) {

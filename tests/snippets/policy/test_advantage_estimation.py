@@ -605,3 +605,16 @@ def test_figure_of_the_weights():
     assert len(bottom.lines) == 3
     p, plain = bottom.lines[2].get_data()
     np.testing.assert_allclose(plain, 400 * p * (1 - p))
+
+
+@pytest.mark.parametrize("p", [0.9, 0.1])
+def test_claim_with_one_success_logit_the_batch_mean_is_the_quieter(p):
+    """Score 1 - p for right, -p for wrong; baselines p and 1/2."""
+    variance = {}
+    for b in (p, 0.5):
+        g = [((1 - b) * (1 - p), p), (-b * -p, 1 - p)]
+        mean = sum(x * w for x, w in g)
+        assert mean == pytest.approx(p * (1 - p))  # no bias either way
+        variance[b] = sum(w * (x - mean) ** 2 for x, w in g)
+    assert variance[p] == pytest.approx(0.0576)
+    assert variance[0.5] == pytest.approx(0.0144)

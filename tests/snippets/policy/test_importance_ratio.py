@@ -694,3 +694,13 @@ def test_figure_of_growth():
     np.testing.assert_allclose(full, [second**t - 1 for t in x])
     assert len(set(np.round(token, 12))) == 1
     assert geometric[0] == pytest.approx(token[0]) and geometric[-1] < token[0] / 5e3
+
+
+def test_claim_bfloat16_log_probabilities_move_the_ratio_by_6_percent():
+    """bf16 keeps the upper 16 bits of a float32."""
+    bits = np.arange(-15.99, -8.01, 0.001, dtype=np.float32).view(np.uint32)
+    kept = np.unique((bits & np.uint32(0xFFFF0000)).view(np.float32))
+    step = np.diff(kept)
+    assert set(step.tolist()) == {0.0625}
+    assert exp(0.0625) - 1 == pytest.approx(0.0645, abs=1e-4)
+    assert (exp(0.0625) - 1) / 0.2 == pytest.approx(1 / 3, abs=0.02)

@@ -440,3 +440,13 @@ def test_claim_verl_k1_bounds_hold_the_inverse_ratio():
     k1 = -np.log(ratio)
     kept = (k1 >= np.log(0.5)) & (k1 <= np.log(4.0))
     assert kept.tolist() == [False, True, True, True, False]
+
+
+def test_claim_speculative_decoding_draws_from_the_target():
+    """Keep with min(1, p / q), else the normalised excess of p over q."""
+    q, p = code.Q.tolist(), code.P.tolist()
+    excess = [max(a - b, 0.0) for a, b in zip(p, q, strict=True)]
+    kept = [b * min(1.0, a / b) for a, b in zip(p, q, strict=True)]
+    lost = 1 - sum(kept)
+    out = [k + lost * e / sum(excess) for k, e in zip(kept, excess, strict=True)]
+    assert out == pytest.approx(p)

@@ -231,3 +231,19 @@ def test_figures_show_the_data():
     plain, clipped = (line.get_ydata() for line in axes.lines)
     assert plain == pytest.approx(code.drift(15, None))
     assert clipped == pytest.approx(code.drift(15, 0.2))
+
+
+@pytest.mark.parametrize(("interval", "want"), [(1, {1}), (2, {1, 2})])
+def test_claim_starting_the_next_rollout_first_makes_data_a_step_old(interval, want):
+    """slime's asynchronous loop: generate k + 1, train on k, push weights."""
+    trained = pushed = 0
+    waiting, ages = 0, []
+    for k in range(12):
+        # after a push nothing is under way that was not already collected
+        current, waiting = waiting, pushed
+        ages.append(trained - current)
+        trained += 1
+        if (k + 1) % interval == 0:
+            pushed = trained
+    assert ages[0] == 0
+    assert set(ages[1:]) == want

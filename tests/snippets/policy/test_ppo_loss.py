@@ -341,3 +341,22 @@ def test_figure_of_the_entropy_bonus():
     assert axes.get_xscale() == "log"
     assert axes.lines[3].get_xdata()[0] == 0.01
     assert "0.01" in {text.get_text() for text in axes.texts}
+
+
+def test_claim_dual_clip_at_ratio_four():
+    """A = -1, r = 4: 4 with slope 1 in r; with c = 3 the loss 3, slope 0."""
+    new = torch.tensor([math.log(4.0)], dtype=torch.float64, requires_grad=True)
+    a = torch.tensor([-1.0], dtype=torch.float64)
+    plain = code.policy_term(new, torch.zeros_like(new), a, 0.2)
+    (slope,) = torch.autograd.grad(plain.sum(), new, retain_graph=True)
+    assert plain.item() == pytest.approx(4)
+    assert slope.item() == pytest.approx(4)  # r times d log pi
+    dual = torch.minimum(plain, -3.0 * a)  # verl
+    (slope,) = torch.autograd.grad(dual.sum(), new)
+    assert dual.item() == pytest.approx(3)
+    assert slope.item() == 0
+    r = new.exp().clamp(max=3.0)  # TRL: delta
+    capped = -torch.minimum(r * a, new.exp().clamp(0.8, 1.2) * a)
+    (slope,) = torch.autograd.grad(capped.sum(), new)
+    assert capped.item() == pytest.approx(3)
+    assert slope.item() == 0
