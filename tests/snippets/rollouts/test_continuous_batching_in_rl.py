@@ -429,6 +429,18 @@ def test_claim_what_the_batching_saves():
     assert totals[512, True] == totals[512, False]
 
 
+def test_claim_three_schedules_of_six_lengths():
+    """Static 10, in order 7, longest first 5: the bound."""
+    lengths = np.array([1, 1, 5, 1, 1, 5])
+    assert schedule(lengths, 3, continuous=False) == 10
+    assert schedule(lengths, 3, continuous=True) == 7
+    orders = set(itertools.permutations(lengths.tolist()))
+    times = {order: schedule(np.array(order), 3, True) for order in orders}
+    bound = max(lengths.sum() / 3, lengths.max())
+    assert min(times.values()) == bound == 5
+    assert times[5, 5, 1, 1, 1, 1] == bound
+
+
 def test_claim_half_a_group_is_short():
     """The first 8 of 16 answers: under half the mean, more often right."""
     length, right = code.first_of(16, 8)

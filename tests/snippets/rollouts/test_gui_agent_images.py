@@ -1,5 +1,6 @@
 """Pulls by a stepping clock, caches by exhaustive search, the claims."""
 
+import itertools
 import math
 from collections import OrderedDict
 from dataclasses import replace
@@ -304,6 +305,15 @@ def test_claim_a_failure_as_reward_0_teaches():
     left_out = code.group_advantages([1.0] * 7 + [math.nan])
     assert np.all(left_out[:7] == 0) and np.isnan(left_out[7])
     assert np.all(code.group_advantages([0.0] * 8) == 0)
+
+
+def test_claim_masking_the_group_loses_15_percent():
+    """Chance that one of 8 members fails at 2 %, by enumeration."""
+    lost = 0.0
+    for fails in itertools.product((True, False), repeat=8):
+        if any(fails):
+            lost += math.prod(0.02 if f else 0.98 for f in fails)
+    assert lost == pytest.approx(0.15, abs=0.005)
 
 
 def test_claim_design_effect_of_a_batch_grouped_by_image():
