@@ -64,6 +64,7 @@ def test_blanking_keeps_every_position():
         ("第一句。看[x](y.md)吧。第三句。", "看x吧。"),
         ('??? question "What is [x](y.md)?"\n    Text.', "What is x?"),
         ("As [@k] says, [x](y.md).", "As says, x."),
+        ("See [x](y.md) [@k, sec. 3.1]. Two.", "See x."),
     ],
 )
 def test_the_sentence_around_a_link(text, sentence):
