@@ -1,6 +1,5 @@
 """`make site`: a strict build; site/ changes only when all went well."""
 
-import gc
 import logging
 import shutil
 import sys
@@ -29,7 +28,6 @@ class Warnings(logging.Handler):
 
 def main() -> int:
     """Build beside site/, then swap; return 1 on any error or warning."""
-    gc.disable()  # one short run: collecting costs a tenth of it
     started = time.perf_counter()
     warnings = Warnings()
     logging.getLogger("mkdocs").addHandler(warnings)

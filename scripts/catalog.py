@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import yaml
@@ -325,7 +325,12 @@ class Book:
 
 def read_answer(path: Path, shown: str) -> Answer:
     """Parse one page; bad content becomes problems, never an exception."""
-    text = path.read_text(encoding="utf-8")
+    return _parse(path, shown, path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=512)
+def _parse(path: Path, shown: str, text: str) -> Answer:
+    """The same text gives the same object, with what was found in it so far."""
     found = re.match(r"---\n(.*?\n)---[ \t]*\n", text, re.S)
     if not found:
         problem = Problem(

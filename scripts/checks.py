@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 from scripts import bibliography, prose, tex
@@ -30,6 +31,7 @@ def _names(a: Answer) -> list[str]:
     return [name for name in names if not TODO.search(name)]
 
 
+@cache
 def _typed(name: str) -> str:
     """Letters and digits only, as the search compares names."""
     folded = unicodedata.normalize("NFKC", name).lower()

@@ -1,8 +1,11 @@
 """The only file that knows MkDocs: passes its events on to the other scripts."""
 
+import functools
+import gc
 import importlib
 import json
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,24 +13,35 @@ from pathlib import Path
 from jinja2 import FileSystemBytecodeCache
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
+from mkdocs.structure.pages import Page
 from mkdocs.structure.toc import get_toc
+from mkdocs.utils import CountHandler
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 log = logging.getLogger("mkdocs.hooks.book")
 state: dict = {"command": "build"}
 SCRIPTS = (
-    "assets catalog checks exports pages problems products reference search_index tex"
+    "assets catalog checks exports kept pages problems products reference "
+    "search_index tex"
 ).split()
+CONVERTED_BY = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
+EMBED = re.compile(r'^[ \t]*--8<-- "(?P<path>[^":]+)', re.M)
 
 
-def _import(*, anew: bool) -> None:
-    """Import the scripts; anew while serving, to show their newest text."""
-    for name in [n for n in sys.modules if n.partition(".")[0] == "scripts"]:
-        if anew:
+def _import() -> None:
+    """Import the scripts; anew when one has changed since the last build."""
+    folder = Path(__file__).parent
+    text = {path: path.read_bytes() for path in sorted(folder.glob("*.py"))}
+    if text == state.get("text"):
+        return
+    if "text" in state:
+        for name in [n for n in sys.modules if n.partition(".")[0] == "scripts"]:
             del sys.modules[name]
     for name in SCRIPTS:
         state[name] = importlib.import_module(f"scripts.{name}")
+    state["text"] = text
+    state["version"] = importlib.import_module("scripts").version
 
 
 def on_startup(command, dirty):
@@ -37,10 +51,12 @@ def on_startup(command, dirty):
 
 def on_pre_build(config):
     """Check the pages, then make what is stale; stop on any problem."""
-    _import(anew=state["command"] == "serve")
+    gc.disable()  # on_post_build enables it: collecting costs a tenth of a build
+    _import()
     root = Path(config.config_file_path).parent
     book = state["book"] = state["catalog"].load(root)
     state["searched"] = {}
+    state["store"] = state["kept"].Kept()
     problems = state["checks"].run(book)
     if state["command"] == "serve":  # a draft can be looked at
         drafts = [problem for problem in problems if problem.what == "TODO"]
@@ -97,6 +113,8 @@ def _answer(page):
 def on_page_markdown(markdown, page, config, files):
     """Compose an answer from its parts; draw and cite on the home page too."""
     pages, out = state["pages"], state["products"].OUT
+    if not page.file.src_uri.startswith("reference/"):
+        page.render = functools.partial(_convert, page)
     answer = _answer(page)
     if answer:
         page.meta["title"] = answer.meta.title
@@ -105,6 +123,63 @@ def on_page_markdown(markdown, page, config, files):
     if page.is_homepage:
         return pages.body_markdown(state["book"], markdown, "", out)
     return markdown
+
+
+def _convert(page, config, files):
+    """Convert a page, or take what an earlier build made of the same text."""
+    made_of = [page.file.src_uri, page.markdown, *_embedded(page.markdown, config)]
+    made_of += sorted(file.src_uri for file in files)
+    for path in (__file__, config.config_file_path):
+        made_of.append(Path(path).read_text(encoding="utf-8"))
+    made_of += [state["version"](library) for library in CONVERTED_BY]
+    result = state["store"].made(made_of, lambda: _converted(page, config, files))
+    if result:
+        page.content, page.title = result["html"], result["title"]
+        page.toc = get_toc(result["contents"])
+        page.present_anchor_ids = set(result["anchors"])
+        page.links_to_anchors = {
+            files.get_file_from_path(uri): anchors
+            for uri, anchors in result["links"].items()
+        }
+
+
+def _embedded(markdown: str, config) -> list[str]:
+    """The text of each file that a page embeds."""
+    folders = config.mdx_configs["pymdownx.snippets"]["base_path"]
+    paths = [Path(f) / m["path"] for m in EMBED.finditer(markdown) for f in folders]
+    return [path.read_text(encoding="utf-8") for path in paths if path.is_file()]
+
+
+def _converted(page, config, files) -> dict | None:
+    """What MkDocs makes of a page; None after a warning, which comes again."""
+    warnings = CountHandler(level=logging.WARNING)
+    logger = logging.getLogger("mkdocs")
+    logger.addHandler(warnings)
+    try:
+        Page.render(page, config, files)
+    finally:
+        logger.removeHandler(warnings)
+    if warnings.get_counts():
+        return None
+    return {
+        "html": page.content,
+        "title": page.title,
+        "contents": [_token(item) for item in page.toc],
+        "anchors": sorted(page.present_anchor_ids),
+        "links": {
+            f.src_uri: anchors for f, anchors in (page.links_to_anchors or {}).items()
+        },
+    }
+
+
+def _token(item) -> dict:
+    """An entry of a page's contents as get_toc() reads it."""
+    return {
+        "name": item.title,
+        "id": item.id,
+        "level": item.level,
+        "children": [_token(child) for child in item.children],
+    }
 
 
 def on_page_content(html, page, config, files):
@@ -133,6 +208,11 @@ def on_page_context(context, page, config, nav):
     return context
 
 
+def on_build_error(error):
+    """Collect garbage again."""
+    gc.enable()
+
+
 def on_post_build(config):
     """Write the search index, questions.json and its schema."""
     site, book = Path(config.site_dir), state["book"]
@@ -149,11 +229,19 @@ def on_post_build(config):
         )
         for answer in book.ordered
     ]
-    _write(site / "search" / "index.json", index.build(documents))
+    _write(site / "search" / "index.json", index.build(documents, _blocks))
     exports = state["exports"]
     export = exports.questions(book).model_dump(mode="json")
     _write(site / "questions.json", export, indent=1)
     _write(site / "questions.schema.json", exports.schema(), indent=1)
+    state["store"].sweep()
+    gc.enable()
+
+
+def _blocks(html: str) -> list[dict]:
+    index = state["search_index"]
+    made_of = [html, Path(index.__file__).read_text(encoding="utf-8")]
+    return state["store"].made(made_of, lambda: index.extract(html))
 
 
 def _write(path: Path, data, indent: int | None = None) -> None:

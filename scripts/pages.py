@@ -5,6 +5,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from scripts import prose, reference
@@ -66,8 +67,12 @@ def asked_url(book: Book, name: str) -> str:
 
 def minutes(answer: Answer) -> int:
     """Reading time of an answer in minutes, at least 1."""
-    words = len(re.findall(r"[\w’']+", prose.FENCE.sub("", answer.body)))
-    return max(1, round(words / WORDS_A_MINUTE))
+    return max(1, round(_words(answer.body) / WORDS_A_MINUTE))
+
+
+@cache
+def _words(body: str) -> int:
+    return len(re.findall(r"[\w’']+", prose.FENCE.sub("", body)))
 
 
 # --- an answer -----------------------------------------------------------

@@ -68,10 +68,10 @@ def paragraph_at(text: str, start: int, end: int) -> tuple[int, int]:
 def sentence_around(text: str, start: int, end: int) -> str:
     """The sentence that holds [start, end), unlinked, on one line."""
     low, high = paragraph_at(text, start, end)
-    uncited = CITATION.sub(lambda m: "x" * len(m[0]), text)
+    uncited = CITATION.sub(lambda m: "x" * len(m[0]), text[low:high])
     cuts = [
         low,
-        *(m.end() for m in SENTENCE_END.finditer(uncited, low, high)),
+        *(low + m.end() for m in SENTENCE_END.finditer(uncited)),
         high,
     ]
     first = max(cut for cut in cuts if cut <= start)

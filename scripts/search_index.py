@@ -12,7 +12,7 @@ The words are indexed in the browser by theme/assets/search-core.js.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -68,9 +68,17 @@ class Document:
     html: str = ""
 
 
-def build(documents: Iterable[Document]) -> dict:
-    """Return the index of all documents, in their order."""
-    return {"pages": [_entry(document) for document in documents]}
+def build(
+    documents: Iterable[Document], blocks: Callable[[str], list[dict]] | None = None
+) -> dict:
+    """Return the index of all documents, in their order.
+
+    Args:
+        documents: The pages.
+        blocks: Stands in for extract(), say with a memory.
+    """
+    blocks = blocks or extract
+    return {"pages": [_entry(document, blocks) for document in documents]}
 
 
 def extract(html: str) -> list[dict]:
@@ -101,7 +109,7 @@ def split_sentences(text: str) -> list[str]:
     return [part for part in SENTENCE_END.split(text) if part]
 
 
-def _entry(document: Document) -> dict:
+def _entry(document: Document, blocks: Callable[[str], list[dict]]) -> dict:
     names = (name for names in document.aliases.values() for name in names)
     return {
         "url": document.url,
@@ -111,7 +119,7 @@ def _entry(document: Document) -> dict:
         "aliases": list(dict.fromkeys(names)),
         "tags": document.tags,
         "blocks": _without_questions(
-            extract(document.html), set(document.question.values())
+            blocks(document.html), set(document.question.values())
         ),
     }
 

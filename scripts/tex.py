@@ -36,6 +36,7 @@ def node() -> str:
     return found
 
 
+@cache
 def _key(formula: Formula, version: str) -> str:
     text = json.dumps([*formula, version])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
