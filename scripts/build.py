@@ -9,7 +9,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort, BuildError, ConfigurationError
 
-from scripts import CACHE, ROOT, reference
+from scripts import CACHE, ROOT
 
 
 class Warnings(logging.Handler):
@@ -42,7 +42,6 @@ def main() -> int:
         print(f"{error}\nsite/ is unchanged", file=sys.stderr)
         return 1
     if warnings.count:
-        reference.forget()
         print(
             f"{warnings.count} warning(s); site/ is unchanged",
             file=sys.stderr,

@@ -5,7 +5,6 @@ import gc
 import importlib
 import json
 import logging
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +25,6 @@ SCRIPTS = (
     "search_index tex"
 ).split()
 CONVERTED_BY = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
-EMBED = re.compile(r'^[ \t]*--8<-- "(?P<path>[^":]+)', re.M)
 
 
 def _import() -> None:
@@ -113,8 +111,8 @@ def _answer(page):
 def on_page_markdown(markdown, page, config, files):
     """Compose an answer from its parts; draw and cite on the home page too."""
     pages, out = state["pages"], state["products"].OUT
-    if not page.file.src_uri.startswith("reference/"):
-        page.render = functools.partial(_convert, page)
+    of_code = page.file.src_uri.startswith("reference/")
+    page.render = functools.partial(_watched if of_code else _convert, page)
     answer = _answer(page)
     if answer:
         page.meta["title"] = answer.meta.title
@@ -146,12 +144,16 @@ def _convert(page, config, files):
 def _embedded(markdown: str, config) -> list[str]:
     """The text of each file that a page embeds."""
     folders = config.mdx_configs["pymdownx.snippets"]["base_path"]
-    paths = [Path(f) / m["path"] for m in EMBED.finditer(markdown) for f in folders]
+    embeds = [m["path"] for m in state["catalog"].EMBED.finditer(markdown)]
+    paths = [Path(folder) / path for path in embeds for folder in folders]
     return [path.read_text(encoding="utf-8") for path in paths if path.is_file()]
 
 
-def _converted(page, config, files) -> dict | None:
-    """What MkDocs makes of a page; None after a warning, which comes again."""
+def _watched(page, config, files) -> bool:
+    """Let MkDocs convert a page; whether it did without a warning.
+
+    What gave a warning is not kept, so that the next build gives it again.
+    """
     warnings = CountHandler(level=logging.WARNING)
     logger = logging.getLogger("mkdocs")
     logger.addHandler(warnings)
@@ -159,7 +161,13 @@ def _converted(page, config, files) -> dict | None:
         Page.render(page, config, files)
     finally:
         logger.removeHandler(warnings)
-    if warnings.get_counts():
+    state["clean"] = not warnings.get_counts()
+    return state["clean"]
+
+
+def _converted(page, config, files) -> dict | None:
+    """What MkDocs makes of a page; None, which is not kept, after a warning."""
+    if not _watched(page, config, files):
         return None
     return {
         "html": page.content,
@@ -194,7 +202,7 @@ def on_page_content(html, page, config, files):
         raise PluginError(str(error)) from error
     html = finish(html, page.url)
     if page.file.src_uri.startswith("reference/"):
-        html = state["reference"].keep(html)
+        html = state["reference"].fill(html, keep=state["clean"])
         page.toc = get_toc(state["reference"].contents(html))
     return html
 

@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts import CACHE
+from scripts import CACHE, write_whole
 
 STORE = CACHE / "kept"
 
@@ -34,10 +33,7 @@ class Kept:
             return json.loads(path.read_text(encoding="utf-8"))
         result = make()
         if result is not None:
-            self.store.mkdir(parents=True, exist_ok=True)
-            scratch = path.with_suffix(f".{os.getpid()}")
-            scratch.write_text(json.dumps(result), encoding="utf-8")
-            scratch.replace(path)
+            write_whole(path, json.dumps(result))
         return result
 
     def sweep(self) -> None:

@@ -9,9 +9,8 @@ import html
 import json
 import os
 import re
-import shutil
 
-from scripts import CACHE, version
+from scripts import CACHE, version, write_whole
 from scripts.catalog import Answer, Book
 from scripts.modules import Module
 
@@ -69,7 +68,7 @@ def _block(book: Book, section: str, module: Module) -> str:
     made_of += [config.read_text(encoding="utf-8")] if config.exists() else []
     key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]
     if (STORE / f"{key}.html").exists():
-        text = ""  # keep() puts the kept HTML here
+        text = ""  # fill() puts the kept HTML here
     return f"<!-- module {key} -->\n\n{text}\n\n<!-- /module -->"
 
 
@@ -89,28 +88,23 @@ def _markdown(book: Book, section: str, module: Module) -> str:
     return "\n\n".join(parts)
 
 
-def keep(page_html: str) -> str:
-    """Keep what was made of each module; the page without cross-references.
+def fill(page_html: str, *, keep: bool) -> str:
+    """Put what is kept of each module in its place; keep what is new, or not.
 
     A cross-reference is resolved only while its target is rendered too, so
     a page would change with what is kept: none has any.
     """
-    STORE.mkdir(parents=True, exist_ok=True)
 
     def put(m: re.Match) -> str:
         path = STORE / f"{m['key']}.html"
-        if not path.exists():
-            scratch = path.with_suffix(f".{os.getpid()}")
-            scratch.write_text(AUTOREF.sub("", m["text"]).strip(), encoding="utf-8")
-            scratch.replace(path)
-        return path.read_text(encoding="utf-8")
+        if path.exists():
+            return path.read_text(encoding="utf-8")
+        text = AUTOREF.sub("", m["text"]).strip()
+        if keep:
+            write_whole(path, text)
+        return text
 
     return BLOCK.sub(put, page_html)
-
-
-def forget() -> None:
-    """Drop what is kept, so that the next build gives its warnings again."""
-    shutil.rmtree(STORE, ignore_errors=True)
 
 
 def contents(page_html: str) -> list[dict]:

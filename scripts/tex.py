@@ -3,7 +3,6 @@
 import hashlib
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from scripts import CACHE, ROOT
+from scripts import CACHE, ROOT, write_whole
 
 Formula = tuple[str, bool]
 """TeX source, and whether it is displayed on a line of its own."""
@@ -85,10 +84,7 @@ def render(formulas: list[Formula]) -> dict[Formula, dict[str, str]]:
         known = known | dict(
             zip((keys[f] for f in new), json.loads(run.stdout), strict=True)
         )
-        store.parent.mkdir(parents=True, exist_ok=True)
-        scratch = store.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps(known))
-        scratch.replace(store)
+        write_whole(store, json.dumps(known))
     return {formula: known[key] for formula, key in keys.items()}
 
 

@@ -11,6 +11,7 @@ from scripts import ROOT
 from tests import books
 
 PAGE = "docs/policy/first-thing.md"
+LINKING = "docs/policy/second-thing.md"
 SNIPPET = "snippets/policy/first_thing.py"
 
 
@@ -31,7 +32,7 @@ def root(tmp_path_factory):
 @pytest.fixture
 def text(root):
     """Gives a file back as it was."""
-    kept = {name: (root / name).read_text() for name in (PAGE, SNIPPET)}
+    kept = {name: (root / name).read_text() for name in (PAGE, LINKING, SNIPPET)}
     yield
     for name, old in kept.items():
         (root / name).write_text(old)
@@ -77,15 +78,12 @@ def test_a_page_follows_the_snippet_that_it_embeds(root, text, old, new, seen):
     assert seen in page.read_text()
 
 
-def test_a_page_follows_the_pages_that_link_to_it(root):
-    linking = root / "docs/policy/second-thing.md"
-    old = linking.read_text()
+def test_a_page_follows_the_pages_that_link_to_it(root, text):
     page = root / "site/policy/first-thing/index.html"
-    books.edit(linking, "See [the first]", "Gnu [the first]")
+    books.edit(root / LINKING, "See [the first]", "Gnu [the first]")
     run = build(root)
     assert run.returncode == 0, run.stderr
     assert "Gnu the first" in page.read_text()
-    linking.write_text(old)
 
 
 BREAKS = [
@@ -109,6 +107,13 @@ BREAKS = [
         "## Where",
         "See [this](#nowhere).\n\n## Where",
         "contains a link '#nowhere', but there is no such anchor on this page",
+    ),
+    (
+        "a warning of mkdocstrings",
+        SNIPPET,
+        "        x: Text",
+        "        y: Text",
+        "Parameter 'y' does not appear in the function signature",
     ),
     (
         "a link to a file that is not there",
