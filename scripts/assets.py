@@ -1,12 +1,17 @@
 """Third-party files that the site serves itself, taken from node_modules."""
 
 import hashlib
+import html
+import json
 import re
+import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
-from scripts import CACHE, ROOT, version
+from scripts import CACHE, ROOT, version, write_whole
+from scripts.tex import node
 
-SUBSETS = ("latin", "vietnamese")
+SUBSETS = ("latin", "vietnamese", "greek")
 FACES = {
     "@fontsource/source-serif-4": ("400.css", "400-italic.css", "600.css"),
     "@fontsource-variable/source-sans-3": ("wght.css",),
@@ -14,6 +19,23 @@ FACES = {
 }
 FEATURES = "ccmp kern liga lnum locl mark mkmk tnum".split()
 """What the style sheets use of the fonts; small capitals and the like go."""
+WEIGHTS = (400, 600)
+"""Lightest and heaviest that the style sheets ask of a variable font."""
+SIGNS = "←↑→↓↔↩⇒∀∃∇∈∗∝∞∣∥∼≈≡≤≥≪≫⋅⌈⌉⌊⌋ℓ‖"
+"""Signs in running text that the text fonts lack; KaTeX's main font lends them."""
+TYPED = "".join(chr(c) for c in range(0x20, 0x7F)) + (
+    "ăâđêôơưàáảãạằắẳẵặầấẩẫậèéẻẽẹềếểễệìíỉĩịòóỏõọồốổỗộờớởỡợùúủũụừứửữựỳýỷỹỵ"
+)
+"""What a reader may type into the search, whether a page holds it or not."""
+ENTITY = re.compile(r"&#?\w+;")
+TAG = re.compile(r"<[a-z][^>]*>")
+WORD = re.compile(r"[\w-]+")
+LEAF = re.compile(r'<span class="([^"]*)"[^>]*>([^<]+)</span>')
+OWN_CLASS = {
+    "KaTeX_Math-Italic": {"mathnormal"},
+    "KaTeX_AMS-Regular": {"amsrm", "mathbb", "textbb"},
+}
+"""Fonts of formulas that only these classes of KaTeX's HTML use."""
 FACE = re.compile(
     r"/\*\s*(?P<name>[\w-]+)\s*\*/\s*@font-face\s*\{(?P<body>.*?)\}", re.S
 )
@@ -51,34 +73,121 @@ def fonts(root: Path = ROOT) -> dict[str, str | Path]:
                 body = _woff2_only(face["body"])
                 path = WOFF2.search(body)["path"]
                 file = folder / path
-                files[f"assets/fonts/{file.name}"] = _lighter(file)
+                files[f"assets/fonts/{file.name}"] = file
                 body = body.replace(path, f"fonts/{file.name}")
                 faces.append(f"@font-face{{{' '.join(body.split())}}}")
+    main = package("katex", root) / "dist/fonts/KaTeX_Main-Regular.woff2"
+    files["assets/fonts/signs.woff2"] = main
+    codes = ",".join(f"U+{ord(sign):X}" for sign in SIGNS)
+    faces.append(
+        '@font-face{font-family:"Signs";font-display:swap;'
+        f'src:url(fonts/signs.woff2) format("woff2");unicode-range:{codes}}}'
+    )
     return {"assets/fonts.css": "\n".join(faces) + "\n"} | files
 
 
-def _lighter(file: Path) -> Path:
-    """The font without hints and the features no page uses, made once."""
-    made_of = [*FEATURES, version("fonttools"), version("brotli")]
-    digest = hashlib.sha256(file.read_bytes() + " ".join(made_of).encode())
-    made = CACHE / "fonts" / digest.hexdigest()[:16] / file.name
-    if not made.exists():
-        from fontTools import subset
+def lighten(site: Path, formulas: Iterable[str]) -> None:
+    """Leave in each font of a built site what its pages show.
 
-        options = subset.Options()
-        options.layout_features = FEATURES
-        options.hinting = False
-        options.flavor = "woff2"
-        options.recalc_timestamp = False
-        made.parent.mkdir(parents=True, exist_ok=True)
-        scratch = made.with_suffix(".part")
-        with subset.load_font(file, options) as font:
-            subsetter = subset.Subsetter(options)
-            subsetter.populate(unicodes=font.getBestCmap())
-            subsetter.subset(font)
-            subset.save_font(font, scratch, options)
-        scratch.replace(made)
+    Args:
+        site: The folder of the built site.
+        formulas: KaTeX's HTML of every formula on it.
+    """
+    text = set(TYPED)
+    for page in site.rglob("*.html"):
+        source = page.read_text(encoding="utf-8")
+        text |= set(source)
+        text |= set(html.unescape("".join(set(ENTITY.findall(source)))))
+    leaves = [
+        (set(classes.split()), letters)
+        for formula in set(formulas)
+        for classes, letters in LEAF.findall(formula)
+    ]
+    for file in sorted((site / "assets").glob("*/*.woff2")):
+        wanted = text
+        if file.name == "signs.woff2":
+            wanted = set(SIGNS)
+        elif file.parent.name == "katex":
+            own = OWN_CLASS.get(file.stem)
+            drawn = (t for classes, t in leaves if not own or own & classes)
+            wanted = set(html.unescape("".join(drawn)))
+        file.write_bytes(_subset(file, "".join(sorted(wanted))).read_bytes())
+
+
+def purge(site: Path) -> None:
+    """Drop from Material's style sheet what no page of a built site can match."""
+    tags: set[str] = set()
+    for page in site.rglob("*.html"):
+        tags |= set(TAG.findall(page.read_text(encoding="utf-8")))
+    words = set(WORD.findall(" ".join(tags)))
+    for script in (site / "assets").rglob("*.js"):  # classes that scripts add
+        words |= set(WORD.findall(script.read_text(encoding="utf-8")))
+    for file in site.glob("assets/stylesheets/main.*.css"):
+        css = file.read_text(encoding="utf-8")
+        given = json.dumps({"css": css, "words": "\n".join(sorted(words))})
+        file.write_text(_purged(given), encoding="utf-8")
+
+
+def _purged(given: str) -> str:
+    """What scripts/purge.mjs makes of its input, made once."""
+    script = ROOT / "scripts" / "purge.mjs"
+    tool = (package("purgecss") / "package.json").read_text(encoding="utf-8")
+    made_of = script.read_text(encoding="utf-8") + tool + given
+    digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+    made = CACHE / "css" / f"{digest}.css"
+    if not made.exists():
+        run = subprocess.run(
+            [node(), str(script)],
+            input=given,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=True,
+        )
+        write_whole(made, run.stdout)
+    return made.read_text(encoding="utf-8")
+
+
+def _subset(file: Path, letters: str) -> Path:
+    """A font with these letters, without hints and unused features, made once."""
+    made_of = [
+        *FEATURES,
+        str(WEIGHTS),
+        version("fonttools"),
+        version("brotli"),
+        letters,
+    ]
+    digest = hashlib.sha256(file.read_bytes() + " ".join(made_of).encode())
+    made = CACHE / "fonts" / f"{file.stem}-{digest.hexdigest()[:16]}.woff2"
+    if made.exists():
+        return made
+    from fontTools import subset
+    from fontTools.varLib.instancer import instantiateVariableFont
+
+    options = subset.Options()
+    options.layout_features = FEATURES
+    options.hinting = False
+    options.flavor = "woff2"
+    options.recalc_timestamp = False
+    made.parent.mkdir(parents=True, exist_ok=True)
+    scratch = made.with_suffix(".part")
+    with subset.load_font(file, options) as font:
+        _lend_double_bar(font)
+        subsetter = subset.Subsetter(options)
+        subsetter.populate(text=letters)
+        subsetter.subset(font)
+        if "fvar" in font:
+            instantiateVariableFont(font, {"wght": WEIGHTS}, inplace=True)
+        subset.save_font(font, scratch, options)
+    scratch.replace(made)
     return made
+
+
+def _lend_double_bar(font) -> None:
+    """Let ‖ be drawn as ∥ where a font of formulas has only the second."""
+    for table in font["cmap"].tables:
+        if table.isUnicode() and 0x2225 in table.cmap:
+            table.cmap.setdefault(0x2016, table.cmap[0x2225])
 
 
 def _is(face: str, subset: str) -> bool:

@@ -54,6 +54,7 @@ def on_pre_build(config):
     root = Path(config.config_file_path).parent
     book = state["book"] = state["catalog"].load(root)
     state["searched"] = {}
+    state["formulas"] = set()
     state["store"] = state["kept"].Kept()
     problems = state["checks"].run(book)
     if state["command"] == "serve":  # a draft can be looked at
@@ -85,7 +86,8 @@ def on_files(files, config):
     for path in sorted(out.glob("*/*.svg")):
         uri = f"figures/{path.relative_to(out).as_posix()}"
         files.append(File.generated(config, uri, abs_src_path=str(path)))
-    for uri, content in state["assets"].all_files(book.root).items():
+    served = state["reference"].files(book.root)
+    for uri, content in (served | state["assets"].all_files(book.root)).items():
         given = {"content": content}
         if isinstance(content, Path):
             given = {"abs_src_path": str(content)}
@@ -111,8 +113,7 @@ def _answer(page):
 def on_page_markdown(markdown, page, config, files):
     """Compose an answer from its parts; draw and cite on the home page too."""
     pages, out = state["pages"], state["products"].OUT
-    of_code = page.file.src_uri.startswith("reference/")
-    page.render = functools.partial(_watched if of_code else _convert, page)
+    page.render = functools.partial(_convert, page)
     answer = _answer(page)
     if answer:
         page.meta["title"] = answer.meta.title
@@ -125,7 +126,7 @@ def on_page_markdown(markdown, page, config, files):
 
 def _convert(page, config, files):
     """Convert a page, or take what an earlier build made of the same text."""
-    made_of = [page.file.src_uri, page.markdown, *_embedded(page.markdown, config)]
+    made_of = [page.file.src_uri, page.markdown, *_rests_on(page, config)]
     made_of += sorted(file.src_uri for file in files)
     for path in (__file__, config.config_file_path):
         made_of.append(Path(path).read_text(encoding="utf-8"))
@@ -141,18 +142,28 @@ def _convert(page, config, files):
         }
 
 
-def _embedded(markdown: str, config) -> list[str]:
-    """The text of each file that a page embeds."""
+def _rests_on(page, config) -> list[str]:
+    """The text of each file that a page embeds or, in the reference, describes."""
+    module = _module(page)
+    if module:
+        made_by = state["reference"].MADE_BY
+        return [module.source, *(state["version"](library) for library in made_by)]
     folders = config.mdx_configs["pymdownx.snippets"]["base_path"]
-    embeds = [m["path"] for m in state["catalog"].EMBED.finditer(markdown)]
+    embeds = [m["path"] for m in state["catalog"].EMBED.finditer(page.markdown)]
     paths = [Path(folder) / path for path in embeds for folder in folders]
     return [path.read_text(encoding="utf-8") for path in paths if path.is_file()]
 
 
-def _watched(page, config, files) -> bool:
-    """Let MkDocs convert a page; whether it did without a warning.
+def _module(page):
+    """The snippet module that a page of the reference describes."""
+    name = page.file.src_uri.removeprefix("reference/").removesuffix(".md")
+    return state["book"].modules.get(name)
 
-    What gave a warning is not kept, so that the next build gives it again.
+
+def _converted(page, config, files) -> dict | None:
+    """What MkDocs makes of a page; None after a warning.
+
+    None is not kept, so that the next build gives the warning again.
     """
     warnings = CountHandler(level=logging.WARNING)
     logger = logging.getLogger("mkdocs")
@@ -161,13 +172,9 @@ def _watched(page, config, files) -> bool:
         Page.render(page, config, files)
     finally:
         logger.removeHandler(warnings)
-    state["clean"] = not warnings.get_counts()
-    return state["clean"]
-
-
-def _converted(page, config, files) -> dict | None:
-    """What MkDocs makes of a page; None, which is not kept, after a warning."""
-    if not _watched(page, config, files):
+    if _module(page):
+        page.content = state["reference"].without_references(page.content)
+    if warnings.get_counts():
         return None
     return {
         "html": page.content,
@@ -197,14 +204,10 @@ def on_page_content(html, page, config, files):
     if answer:
         state["searched"][answer.slug] = finish(html, page.url)
     try:
-        html = state["tex"].typeset(html, page.file.src_uri)
+        html = state["tex"].typeset(html, page.file.src_uri, state["formulas"])
     except state["tex"].TexFailed as error:
         raise PluginError(str(error)) from error
-    html = finish(html, page.url)
-    if page.file.src_uri.startswith("reference/"):
-        html = state["reference"].fill(html, keep=state["clean"])
-        page.toc = get_toc(state["reference"].contents(html))
-    return html
+    return finish(html, page.url)
 
 
 def on_page_context(context, page, config, nav):
@@ -222,7 +225,7 @@ def on_build_error(error):
 
 
 def on_post_build(config):
-    """Write the search index, questions.json and its schema."""
+    """Write the search index, questions.json and its schema; lighten the fonts."""
     site, book = Path(config.site_dir), state["book"]
     index = state["search_index"]
     documents = [
@@ -242,6 +245,9 @@ def on_post_build(config):
     export = exports.questions(book).model_dump(mode="json")
     _write(site / "questions.json", export, indent=1)
     _write(site / "questions.schema.json", exports.schema(), indent=1)
+    if state["command"] == "build":
+        state["assets"].lighten(site, state["formulas"])
+        state["assets"].purge(site)
     state["store"].sweep()
     gc.enable()
 

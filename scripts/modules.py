@@ -38,6 +38,11 @@ class Module:
         """Why the module is not Python."""
         return self._parsed[1]
 
+    @property
+    def about(self) -> str:
+        """The first line of the module's docstring."""
+        return (ast.get_docstring(self.tree) or "").partition("\n")[0]
+
     @cached_property
     def functions(self) -> dict[str, ast.stmt]:
         """Functions and classes at the top level, by name, in order."""

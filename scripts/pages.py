@@ -249,18 +249,13 @@ def credit(book: Book, body: str, url: str) -> str:
         links = ", ".join(reference.function_link(url, name, n) for n in names)
         links = links or html.escape(m["section"])
         line = (
-            f'<p class="made-by">{links} in <code>snippets/{m["path"]}</code>, '
-            f"tested by <code>{test_path(name)}</code></p>"
+            f'<p class="made-by">{links} in '
+            f"{reference.file_link(url, f'snippets/{name}.py')}, tested by "
+            f"{reference.file_link(url, reference.test_path(name))}</p>"
         )
         return f"{m[0]}\n\n{m['indent']}{line}\n"
 
     return FENCE_WITH_EMBED.sub(add, body)
-
-
-def test_path(module: str) -> str:
-    """The test file of a snippet module."""
-    section, _, stem = module.partition("/")
-    return f"tests/snippets/{section}/test_{stem}.py"
 
 
 def finish(page: str, url: str) -> str:
@@ -523,8 +518,8 @@ def generated(book: Book) -> dict[str, str]:
         pages[f"{section}/index.md"] = section_page(book, section)
     for list_id in book.lists:
         pages[f"lists/{list_id}.md"] = list_page(book, list_id)
-    for section in reference.sections(book):
-        pages[f"reference/{section}.md"] = reference.page(book, section)
+    for name, module in book.modules.items():
+        pages[f"reference/{name}.md"] = reference.page(book, module)
     return pages
 
 
@@ -550,8 +545,12 @@ def navigation(book: Book) -> list:
         ]
         menu.append({plan["title"]: pages})
     code = [
-        {book.sections[s]["title"]: f"reference/{s}.md"}
-        for s in reference.sections(book)
+        {
+            book.sections[section]["title"]: [
+                {m.name.partition("/")[2]: f"reference/{m.name}.md"} for m in modules
+            ]
+        }
+        for section, modules in reference.by_section(book).items()
     ]
     menu.append({"Code reference": ["reference.md", *code]})
     return menu

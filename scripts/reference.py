@@ -1,31 +1,18 @@
-"""The code reference: a page per section, made by mkdocstrings.
+"""The code reference: a page per module, made by mkdocstrings; the files served."""
 
-mkdocstrings is the slowest part of a build, so what it made of a module is
-kept, and used again while the module stays as it is.
-"""
-
-import hashlib
 import html
-import json
 import os
 import re
+from pathlib import Path
 
-from scripts import CACHE, version, write_whole
 from scripts.catalog import Answer, Book
 from scripts.modules import Module
 
-STORE = CACHE / "reference"
-MADE_BY = ("mkdocstrings", "mkdocstrings-python", "griffelib", "pymdown-extensions")
-BLOCK = re.compile(r"<!-- module (?P<key>\w+) -->(?P<text>.*?)<!-- /module -->", re.S)
+MADE_BY = ("mkdocstrings", "mkdocstrings-python", "griffelib")
+"""What a page of the reference depends on beside the module's source."""
 AUTOREF = re.compile(r"</?autoref\b[^>]*>")
-NOT_A_NAME = re.compile(
-    r'<a\b[^>]*class="headerlink".*?</a>|<span class="doc doc-labels">.*?</small>\s*'
-    r"</span>|<[^>]+>",
-    re.S,
-)
-HEADING = re.compile(
-    r'<h(?P<level>[23]) id="(?P<id>[^"]+)"[^>]*>(?P<text>.*?)</h[23]>', re.S
-)
+FOLDER = "code/"
+"""Where on the site the files of snippets/ and tests/snippets/ stand."""
 
 
 def relative(page: str, target: str) -> str:
@@ -48,76 +35,66 @@ def link(page: str, target: str, text: str, **attributes: str) -> str:
 
 def function_link(url: str, module: str, function: str) -> str:
     """A link to a function in the reference."""
-    anchor = f"snippets.{module.replace('/', '.')}.{function}"
-    target = f"reference/{module.partition('/')[0]}/#{anchor}"
+    target = f"reference/{module}/#snippets.{module.replace('/', '.')}.{function}"
     return f'<a href="{relative(url, target)}"><code>{function}</code></a>'
 
 
-def page(book: Book, section: str) -> str:
-    """The functions of a section's snippets, each with the page that shows it."""
-    modules = [m for m in book.modules.values() if m.name.startswith(section + "/")]
-    blocks = [_block(book, section, module) for module in modules]
-    return "\n\n".join([f"# Code: {book.sections[section]['title']}", *blocks]) + "\n"
+def file_link(url: str, path: str) -> str:
+    """A link to a served file of the project, for example "snippets/show.py"."""
+    return f'<a href="{relative(url, FOLDER + path)}"><code>{path}</code></a>'
 
 
-def _block(book: Book, section: str, module: Module) -> str:
-    """The Markdown of one module between two marks; none if its HTML is kept."""
-    text = _markdown(book, section, module)
-    config = book.root / "mkdocs.yml"
-    made_of = [text, module.source, *(version(name) for name in MADE_BY)]
-    made_of += [config.read_text(encoding="utf-8")] if config.exists() else []
-    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]
-    if (STORE / f"{key}.html").exists():
-        text = ""  # fill() puts the kept HTML here
-    return f"<!-- module {key} -->\n\n{text}\n\n<!-- /module -->"
+def test_path(module: str) -> str:
+    """The test file of a snippet module."""
+    section, _, stem = module.partition("/")
+    return f"tests/snippets/{section}/test_{stem}.py"
 
 
-def _markdown(book: Book, section: str, module: Module) -> str:
+def files(root: Path) -> dict[str, Path]:
+    """Every file of code that is served, by site path."""
+    found = [*root.glob("snippets/**/*.py"), *root.glob("tests/snippets/**/*.py")]
+    return {FOLDER + p.relative_to(root).as_posix(): p for p in sorted(found)}
+
+
+def page(book: Book, module: Module) -> str:
+    """What a module offers: each function, its contract, who shows it."""
+    url = f"reference/{module.name}/"
     dotted = f"snippets.{module.name.replace('/', '.')}"
     shown = shown_in(book, module)
-    parts = [f"## {module.name.partition('/')[2]} {{ #{dotted} }}"]
-    for name in module.functions:
-        if name.startswith("_"):
-            continue
+    source, test = f"snippets/{module.name}.py", test_path(module.name)
+    parts = [
+        f"# {module.name}.py",
+        module.about,
+        f"<p>The file: {file_link(url, source)}. Its test: {file_link(url, test)}.</p>",
+    ]
+    for name in listed(book, module):
         parts.append(f"::: {dotted}.{name}")
         if name in shown:
-            links = ", ".join(
-                link(f"reference/{section}/", a.url, a.meta.title) for a in shown[name]
-            )
+            links = ", ".join(link(url, a.url, a.meta.title) for a in shown[name])
             parts.append(f'<p class="shown-in">Shown in {links}</p>')
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
-def fill(page_html: str, *, keep: bool) -> str:
-    """Put what is kept of each module in its place; keep what is new, or not.
+def without_references(page_html: str) -> str:
+    """A page without cross-references between functions.
 
-    A cross-reference is resolved only while its target is rendered too, so
-    a page would change with what is kept: none has any.
+    One is resolved only while its target is rendered too, so a page would
+    change with what is kept of others.
     """
-
-    def put(m: re.Match) -> str:
-        path = STORE / f"{m['key']}.html"
-        if path.exists():
-            return path.read_text(encoding="utf-8")
-        text = AUTOREF.sub("", m["text"]).strip()
-        if keep:
-            write_whole(path, text)
-        return text
-
-    return BLOCK.sub(put, page_html)
+    return AUTOREF.sub("", page_html)
 
 
-def contents(page_html: str) -> list[dict]:
-    """Headings of levels 2 and 3, as MkDocs wants them for its contents."""
-    tokens: list[dict] = []
-    for m in HEADING.finditer(page_html):
-        name = NOT_A_NAME.sub("", m["text"]).strip()
-        token = {"level": int(m["level"]), "id": m["id"], "name": name, "children": []}
-        if token["level"] == 3 and tokens:
-            tokens[-1]["children"].append(token)
-        else:
-            tokens.append(token)
-    return tokens
+def listed(book: Book, module: Module) -> list[str]:
+    """Functions that an answer shows or another module uses, in their order."""
+    wanted = set(shown_in(book, module))
+    dotted = f"snippets.{module.name.replace('/', '.')}."
+    for other in book.modules.values():
+        wanted |= {
+            name.removeprefix(dotted)
+            for name in other.imported
+            if name.startswith(dotted)
+        }
+    return [name for name in module.functions if name in wanted]
 
 
 def shown_in(book: Book, module: Module) -> dict[str, list[Answer]]:
@@ -138,18 +115,26 @@ def shown_in(book: Book, module: Module) -> dict[str, list[Answer]]:
 
 
 def index(book: Book) -> str:
-    """The sections of the reference."""
-    lines = [
-        f"- [{book.sections[s]['title']}](reference/{s}.md)" for s in sections(book)
+    """The modules, by section."""
+    parts = [
+        "# Code reference",
+        "Every figure, table and number in the answers is made by these modules. "
+        "A page holds what the answers show of a module and what others use of "
+        "it; the whole file and its test are linked there.",
     ]
-    intro = (
-        "Every figure, table and number in the answers is made by these "
-        "functions; they are tested and typed."
-    )
-    return f"# Code reference\n\n{intro}\n\n" + "\n".join(lines) + "\n"
+    for section, modules in by_section(book).items():
+        lines = [
+            f"- [{module.name.partition('/')[2]}](reference/{module.name}.md): "
+            f"{module.about}"
+            for module in modules
+        ]
+        parts += [f"## {book.sections[section]['title']}", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
 
 
-def sections(book: Book) -> list[str]:
-    """Sections that have snippets."""
-    names = {name.partition("/")[0] for name in book.modules}
-    return [section for section in book.sections if section in names]
+def by_section(book: Book) -> dict[str, list[Module]]:
+    """The modules of each section that has some."""
+    found: dict[str, list[Module]] = {section: [] for section in book.sections}
+    for name, module in book.modules.items():
+        found.setdefault(name.partition("/")[0], []).append(module)
+    return {section: modules for section, modules in found.items() if modules}

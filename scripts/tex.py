@@ -88,8 +88,13 @@ def render(formulas: list[Formula]) -> dict[Formula, dict[str, str]]:
     return {formula: known[key] for formula, key in keys.items()}
 
 
-def typeset(page: str, where: str) -> str:
+def typeset(page: str, where: str, drawn: set[str]) -> str:
     """The HTML of a page with every arithmatex formula rendered.
+
+    Args:
+        page: The page's HTML.
+        where: The page's name in a message.
+        drawn: Gets KaTeX's HTML of each formula.
 
     Raises:
         TexFailed: KaTeX refuses a formula; the message names the page.
@@ -107,6 +112,7 @@ def typeset(page: str, where: str) -> str:
         result = rendered[formula]
         if "error" in result:
             raise TexFailed(f"{where}: {formula[0]}: {result['error']}")
+        drawn.add(result["html"])
         tag = "div" if formula[1] else "span"
         return f'<{tag} class="tex">{result["html"]}</{tag}>'
 
