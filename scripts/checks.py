@@ -257,7 +257,7 @@ class Check:
             yield self.at(a, line, what, fix)
 
     def formulas(self, answers: list[Answer]) -> Iterator[Problem]:
-        """KaTeX accepts every formula."""
+        """KaTeX accepts every formula; a display fits its column."""
         found = [(a, *formula) for a in answers for formula in a.formulas]
         rendered = tex.render(sorted({(t, d) for _, _, t, d in found}))
         for a, line, text, display in found:
@@ -266,6 +266,11 @@ class Check:
                 error = " ".join(error.removeprefix("KaTeX parse error: ").split())
                 what = f"bad TeX: {error}"
                 yield self.at(a, line, what, "correct the formula")
+            elif display and rendered[text, display]["width"] > tex.COLUMN:
+                wide = rendered[text, display]["width"]
+                what = f"formula {wide:.0f} em wide, the column has {tex.COLUMN}"
+                fix = "break it: two displays, or \\begin{aligned} … \\\\ …"
+                yield self.at(a, line, what, fix)
 
     def images(self, a: Answer) -> Iterator[Problem]:
         """Every image says in words what it shows."""

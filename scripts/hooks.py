@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 log = logging.getLogger("mkdocs.hooks.book")
 state: dict = {"command": "build"}
 SCRIPTS = (
-    "assets catalog checks exports kept pages problems products reference "
+    "assets catalog checks exports kept pages preview problems products reference "
     "search_index tex"
 ).split()
 CONVERTED_BY = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
@@ -92,8 +92,22 @@ def on_files(files, config):
         if isinstance(content, Path):
             given = {"abs_src_path": str(content)}
         files.append(File.generated(config, uri, **given))
+    for uri, path in _pictures(book, config).items():
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
     config.nav = state["pages"].navigation(book)
     return files
+
+
+def _pictures(book, config) -> dict[str, Path]:
+    """The picture of each answer and of the book, by site path."""
+    picture, name = state["preview"].picture, config.site_name
+    found = {"preview/book.png": picture(config.site_description, "", name)}
+    for answer in book.ordered:
+        above = book.sections[answer.section]["title"]
+        found[f"preview/{answer.slug}.png"] = picture(
+            answer.meta.question.en, above, name
+        )
+    return found
 
 
 def on_env(env, config, files):
@@ -116,11 +130,12 @@ def on_page_markdown(markdown, page, config, files):
     page.render = functools.partial(_convert, page)
     answer = _answer(page)
     if answer:
-        page.meta["title"] = answer.meta.title
-        page.meta["description"] = answer.meta.question.en
+        page.meta["title"] = answer.meta.question.en
+        page.meta["description"] = pages.description(answer)
         return pages.compose(state["book"], answer, out)
     if page.is_homepage:
         return pages.body_markdown(state["book"], markdown, "", out)
+    page.meta.setdefault("description", f"{page.title}: {config.site_description}")
     return markdown
 
 

@@ -11,10 +11,13 @@ from pathlib import Path
 from scripts import prose, reference
 from scripts.catalog import LANGUAGES, PRODUCT, Answer, Book, Wanted
 from scripts.reference import link, relative
+from scripts.search_index import split_sentences
 
 LANG_TAGS = {"en": "en", "zh": "zh-Hans", "vi": "vi"}
 WORDS_A_MINUTE = 180
 EVENING_MINUTES = 150
+DESCRIPTION = 200
+"""Characters of a page's description."""
 PATHS = {
     "evening": (
         "One evening",
@@ -89,6 +92,19 @@ def body_markdown(book: Book, body: str, url: str, out: Path) -> str:
     body = cite(book, body)
     body = draw(body, url, out)
     return credit(book, body, url)
+
+
+def description(answer: Answer) -> str:
+    """What a search engine shows: the short answer's first sentences in plain words."""
+    text = prose.plain(answer.short_answer.get("en", ""))
+    kept = ""
+    for sentence in split_sentences(text):
+        if "$" in sentence:
+            continue
+        if kept and len(kept) + len(sentence) > DESCRIPTION:
+            break
+        kept = f"{kept} {sentence}".strip()
+    return kept or answer.meta.question.en
 
 
 def head(book: Book, answer: Answer) -> str:
@@ -205,7 +221,8 @@ def cite(book: Book, body: str) -> str:
         text, href = source.link((m["place"] or "").strip())
         mark = f"cite-{source.key}-{counts[source.key]}"
         anchor = f"<a href='{html.escape(href)}' id='{mark}' class='cite'>"
-        pieces += [body[at : m.start()], f"{anchor}{html.escape(text)}</a>"]
+        shown = html.escape(text).replace("_", "&#95;").replace("*", "&#42;")
+        pieces += [body[at : m.start()], f"{anchor}{shown}</a>"]
         at = m.end()
     return "".join([*pieces, body[at:]])
 

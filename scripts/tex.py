@@ -15,9 +15,14 @@ from scripts import CACHE, ROOT, write_whole
 Formula = tuple[str, bool]
 """TeX source, and whether it is displayed on a line of its own."""
 
+COLUMN = 38
+"""Widest display in em; estimated widths are good to 2 em, the column has 37.4."""
+
 IN_HTML = re.compile(
+    r"(?P<before>[(\[“‘«（「]*)"
     r'<(?P<tag>span|div) class="arithmatex">\\(?P<open>[(\[])'
-    r"(?P<tex>.*?)\\[)\]]</(?P=tag)>",
+    r"(?P<tex>.*?)\\[)\]]</(?P=tag)>"
+    r"(?P<after>[.,;:!?)\]’”»…%、，。；：！？）」-]*)",
     re.S,
 )
 
@@ -61,7 +66,7 @@ def _read(store: Path, stamp: tuple[int, int]) -> dict[str, dict[str, str]]:
 
 
 def render(formulas: list[Formula]) -> dict[Formula, dict[str, str]]:
-    """KaTeX's {"html": ...} or {"error": ...} for each formula.
+    """KaTeX's {"html", "width" in em} or {"error"} for each formula.
 
     Results are kept in the cache; node starts only for new formulas.
     """
@@ -113,7 +118,11 @@ def typeset(page: str, where: str, drawn: set[str]) -> str:
         if "error" in result:
             raise TexFailed(f"{where}: {formula[0]}: {result['error']}")
         drawn.add(result["html"])
-        tag = "div" if formula[1] else "span"
-        return f'<{tag} class="tex">{result["html"]}</{tag}>'
+        before, after = m["before"], m["after"]
+        if formula[1]:
+            return f'{before}<div class="tex">{result["html"]}</div>{after}'
+        made = f'{before}<span class="tex">{result["html"]}</span>{after}'
+        # No line breaks between a formula and its comma or bracket.
+        return f'<span class="held">{made}</span>' if before or after else made
 
     return IN_HTML.sub(replace, page)

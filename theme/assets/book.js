@@ -15,8 +15,10 @@
   // What scrolls sideways can be reached by the keyboard; what does not, is no stop.
   const reach = () => {
     for (const box of document.querySelectorAll("div.tex, .wide, pre > code")) {
-      if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+      const scrolls = box.scrollWidth > box.clientWidth + 1;
+      if (scrolls) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
+      if (box.matches(".wide")) box.classList.toggle("scrolls", scrolls);
     }
   };
   reach();
