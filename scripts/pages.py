@@ -16,6 +16,8 @@ from scripts.search_index import split_sentences
 LANG_TAGS = {"en": "en", "zh": "zh-Hans", "vi": "vi"}
 WORDS_A_MINUTE = 180
 EVENING_MINUTES = 150
+PHONE = "30em"
+"""Widest window that gets the narrow drawing of a figure."""
 DESCRIPTION = 200
 """Characters of a page's description."""
 PATHS = {
@@ -244,15 +246,23 @@ def _images(target: str, alt: str, url: str, out: Path) -> str:
     stem = target.removesuffix(".svg")
     found = []
     for theme in ("light", "dark"):
-        file = out / f"{stem}.{theme}.svg"
-        size = FIGURE_SIZE.search(file.read_text(encoding="utf-8")[:2000])
-        width, height = (round(float(x) * 4 / 3) for x in size.groups())
-        source = relative(url, f"figures/{stem}.{theme}.svg")
+        narrow = _drawing(stem, f"narrow-{theme}", url, out)
+        wide = _drawing(stem, theme, url, out)
         found.append(
-            f'<img src="{source}" alt="{html.escape(alt)}" class="only-{theme}"'
-            f' width="{width}" height="{height}" loading="lazy">'
+            f'<picture><source media="(max-width: {PHONE})" srcset={narrow}>'
+            f'<img src={wide} alt="{html.escape(alt)}" class="only-{theme}"'
+            ' loading="lazy"></picture>'
         )
     return f'<span class="figure" data-made-by="{stem}">{"".join(found)}</span>'
+
+
+def _drawing(stem: str, drawing: str, url: str, out: Path) -> str:
+    """Address and size in pixels of one drawing, as attributes."""
+    file = out / f"{stem}.{drawing}.svg"
+    size = FIGURE_SIZE.search(file.read_text(encoding="utf-8")[:2000])
+    width, height = (round(float(x) * 4 / 3) for x in size.groups())
+    source = relative(url, f"figures/{stem}.{drawing}.svg")
+    return f'"{source}" width="{width}" height="{height}"'
 
 
 def credit(book: Book, body: str, url: str) -> str:

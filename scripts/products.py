@@ -3,7 +3,7 @@
 Run as `python -m scripts.products [--jobs N] [--force] [--show NAME] [NAME…]`,
 NAME being "policy/ppo_clipping" or "policy/ppo_clipping.figure_regions".
 
-snippets/<section>/<module>.py  figure_x() -> <module>.figure_x.{light,dark}.svg
+snippets/<section>/<module>.py  figure_x() -> <module>.figure_x.{light,dark,…}.svg
                                 table_x()  -> <module>.table_x.md
                                 report_x() -> <module>.report_x.txt
 all in .cache/products/<section>/.
@@ -31,6 +31,8 @@ OUT = CACHE / "products"
 LIBRARIES = ("matplotlib", "numpy", "torch")
 EXPECTED_S, LIMIT_S = 2.0, 10.0
 """Processor seconds: above the first a warning, at the second an error."""
+DRAWINGS = ("light", "dark", "narrow-light", "narrow-dark")
+"""Of a figure: for each theme, as wide as the text and for a phone."""
 RUNNER = ("products.py", "modules.py", "style.py")
 
 
@@ -54,7 +56,7 @@ class Product:
         """Where it goes."""
         kind = self.function.partition("_")[0]
         ends = {
-            "figure": ("light.svg", "dark.svg"),
+            "figure": tuple(f"{drawing}.svg" for drawing in DRAWINGS),
             "table": ("md",),
             "report": ("txt",),
         }[kind]
@@ -137,16 +139,25 @@ def make(root: str, out: str, name: str, function: str) -> dict:
     return {"seconds": seconds}
 
 
-def _texts(function, files: list[Path], salt: str) -> list[str]:
+def _texts(function, files: list[Path], product: str) -> list[str]:
     if len(files) == 1:
         text = function()
         if not isinstance(text, str):
             raise TypeError(f"returned {type(text).__name__}, not str")
         return [text.rstrip("\n") + "\n"]
-    return [_svg(function, theme, salt) for theme in ("light", "dark")]
+    from scripts import style
+
+    wide, narrow = (_svg(function, width, product) for width in style.WIDTHS)
+    return [wide, style.darkened(wide), narrow, style.darkened(narrow)]
 
 
-def _svg(function, theme: str, salt: str) -> str:
+def _svg(function, width: float, salt: str) -> str:
+    """The figure in the light theme's colours, as SVG.
+
+    Raises:
+        TypeError: The function returned no Figure.
+        ValueError: A text is too small to read on a phone.
+    """
     import io
 
     import matplotlib
@@ -154,10 +165,11 @@ def _svg(function, theme: str, salt: str) -> str:
 
     from scripts import style
 
-    with matplotlib.rc_context(style.rc(theme) | {"svg.hashsalt": salt}):
+    with matplotlib.rc_context(style.rc(width) | {"svg.hashsalt": salt}):
         figure = function()
         if not isinstance(figure, Figure):
             raise TypeError(f"returned {type(figure).__name__}, not a Figure")
+        style.refuse_small_text(figure)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

@@ -1,5 +1,6 @@
-"""How figures look: the page's font and palette, for light and for dark."""
+"""How figures look: the page's font and palette, wide and for a phone."""
 
+import re
 from pathlib import Path
 
 from scripts import CACHE, ROOT
@@ -30,6 +31,10 @@ SERIES = {
 INK = {"light": "#1f2328", "dark": "#e6e4df"}
 MUTED = {"light": "#57606a", "dark": "#9aa4ad"}
 LINES = ("-", (0, (5, 2)), (0, (1, 1.6)), "-.", (0, (7, 2, 1, 2, 1, 2)), "-")
+WIDTHS = (5.2, 3.375)
+"""Inches of the two drawings: beside the text, and in a window of 360 px."""
+SMALLEST_PT = 8.25
+"""11 px of a drawing that is shown at its own size."""
 
 
 def font_file() -> Path | None:
@@ -65,22 +70,23 @@ def use_font() -> str:
     return name
 
 
-def rc(theme: str) -> dict:
-    """Matplotlib's settings for one theme, "light" or "dark"."""
+def rc(width: float) -> dict:
+    """Matplotlib's settings for a drawing of a width in inches, in light colours."""
     from cycler import cycler
 
-    ink, muted = INK[theme], MUTED[theme]
+    ink, muted = INK["light"], MUTED["light"]
+    body, ticks = (10.5, 9.5) if width == WIDTHS[0] else (9.0, 8.5)
     return {
         "font.family": [use_font(), "DejaVu Sans"],
-        "font.size": 10.5,
+        "font.size": body,
         "mathtext.fontset": "stix",
-        "axes.titlesize": 11.5,
+        "axes.titlesize": body + 1,
         "axes.titlelocation": "left",
         "axes.titlepad": 9,
-        "axes.labelsize": 10.5,
-        "xtick.labelsize": 9.5,
-        "ytick.labelsize": 9.5,
-        "legend.fontsize": 9.5,
+        "axes.labelsize": body,
+        "xtick.labelsize": ticks,
+        "ytick.labelsize": ticks,
+        "legend.fontsize": ticks,
         "legend.frameon": False,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -97,10 +103,32 @@ def rc(theme: str) -> dict:
         "hatch.linewidth": 0.6,
         "patch.edgecolor": ink,
         "lines.linewidth": 1.9,
-        "axes.prop_cycle": cycler(color=SERIES[theme]) + cycler(linestyle=LINES),
+        "axes.prop_cycle": cycler(color=SERIES["light"]) + cycler(linestyle=LINES),
         "figure.facecolor": "none",
         "axes.facecolor": "none",
         "savefig.facecolor": "none",
         "svg.fonttype": "path",
         "figure.constrained_layout.use": False,
+        "figure.figsize": (width, 3.0),
     }
+
+
+def darkened(svg: str) -> str:
+    """The same drawing in the dark theme's colours."""
+    light = (*SERIES["light"], INK["light"], MUTED["light"])
+    dark = (*SERIES["dark"], INK["dark"], MUTED["dark"])
+    to = dict(zip(light, dark, strict=True))
+    colours = re.compile(rf"(?:{'|'.join(to)})\b")
+    return colours.sub(lambda m: to[m[0]], svg)
+
+
+def refuse_small_text(figure) -> None:
+    """Raise ValueError for a text that is too small on a phone."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if text.get_text().strip() and text.get_fontsize() < SMALLEST_PT:
+            raise ValueError(
+                f"text {text.get_text()!r} has {text.get_fontsize():g} pt, "
+                f"less than {SMALLEST_PT}: leave its size to the style"
+            )

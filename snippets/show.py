@@ -1,27 +1,25 @@
 """What every figure and table shares: size, axes, direct labels, Markdown.
 
-Colours, line styles and fonts are not here: the runner sets them, once for
-the light and once for the dark page. A snippet says "C0" to "C5", never a
-colour of its own.
+Colours, line styles, fonts and width are not here: the runner sets them, for
+the light and the dark page, beside the text and for a phone. A snippet says
+"C0" to "C5", never a colour of its own.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-WIDTH = 5.2
-"""Width of a figure in inches; at 360 px its text is still 9 px high."""
 
 
 def new_figure(
     height: float = 3.0, rows: int = 1, columns: int = 1, **subplots: Any
 ) -> tuple[Figure, Any]:
-    """A figure of the book's width and its axes.
+    """A figure as wide as the page has room for, and its axes.
 
     Args:
-        height: Height in inches.
+        height: Height in inches, the same in a wide and in a narrow drawing.
         rows: Number of panels above one another.
         columns: Number of panels side by side; more than 2 is too narrow.
         **subplots: Passed to `Figure.subplots`, e.g. sharex=True.
@@ -30,7 +28,9 @@ def new_figure(
         The figure, and one Axes or an array of them as `Figure.subplots`
         returns.
     """
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = Figure(
+        figsize=(rcParams["figure.figsize"][0], height), layout="constrained"
+    )
     return figure, figure.subplots(rows, columns, **subplots)
 
 
