@@ -33,7 +33,7 @@ UNREADABLE = [
         QUESTIONS,
         "asked: [A1],",
         "asked: [A1,",
-        f"{QUESTIONS}:3: the file is not YAML: expected ',' or ']', but got '}'\n"
+        f"{QUESTIONS}:3: the file is not YAML: expected ',' or ']', but got '}}'\n"
         "    fix: quote texts that hold a colon, and indent lists evenly",
     ),
     (
@@ -216,8 +216,8 @@ WRONG = [
         "an asked id written in another way",
         QUESTIONS,
         "asked: [B2]",
-        "asked: [B.2, B02]",
-        f'{QUESTIONS}:7: no list has the asked id "B.2". Did you mean "B2"?\n'
+        "asked: [B2, B.1]",
+        f'{QUESTIONS}:7: no list has the asked id "B.1". Did you mean "B1"?\n'
         f"    fix: ids start as in A1, B1; a new list goes into {BOOK}",
     ),
     (

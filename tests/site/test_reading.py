@@ -238,6 +238,7 @@ def test_a_list_filters_as_one_types(page, url):
     assert 0 < rows.count() < total
     box.fill("B4")
     assert "long-tail" in rows.first.inner_text()
+    assert rows.locator(".number", has_text="B4").count() == rows.count()
     box.fill("")
     assert rows.count() == total
 
