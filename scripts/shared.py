@@ -85,7 +85,7 @@ def text(book: Book, name: str = "") -> str:
         if told := [one for one in told if name in f"{head}\n{one}"]:
             blocks.append("\n\n".join([head, *told]))
             count += len(told)
-    last = f"{count} locations in {len(blocks)} files, cited by two or more pages"
+    last = f"{count} location(s) in {len(blocks)} file(s), cited by two or more pages"
     return "\n\n\n".join([*blocks, last])
 
 

@@ -41,7 +41,7 @@ def test_it_prints_what_each_page_says_of_the_same_lines(root):
         "    F | 4\n"
         "\n"
         "\n"
-        "1 locations in 1 files, cited by two or more pages"
+        "1 location(s) in 1 file(s), cited by two or more pages"
     )
 
 
