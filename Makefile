@@ -6,7 +6,7 @@ PORT ?= 8000
 RUN = .venv/bin/python -m
 export TORCH_INDEX
 
-.PHONY: help serve site test check new show bench setup clean
+.PHONY: help serve site test check new shared show bench setup clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 14
@@ -17,7 +17,7 @@ serve: setup ## read and edit on 127.0.0.1, rebuilt at every save (PORT=8001)
 site: setup ## strict build to site/, for any static host
 	@$(RUN) scripts.build
 
-test: check ## everything that a pull request must pass
+test: $(if $(TESTS),setup,check) ## everything that a pull request must pass (TESTS=… for a part)
 	@$(RUN) pytest -n auto --maxprocesses 4 --dist worksteal $(TESTS)
 
 check: setup ## style of the code, form of the answers (FIX=1 repairs)
@@ -25,9 +25,11 @@ check: setup ## style of the code, form of the answers (FIX=1 repairs)
 	@$(RUN) ruff format $(if $(FIX),,--check) .
 	@$(RUN) scripts.catalog $(if $(FIX),--fix)
 
-new: setup ## page, snippet and test of an answer (SLUG=grpo-memory)
-	@$(if $(SLUG),,$(error Which answer? make new SLUG=grpo-memory))
+new: setup ## questions without an answer; with SLUG= page, snippet and test of one
 	@$(RUN) scripts.new $(SLUG)
+
+shared: setup ## lines of code that two or more pages cite, with what each says (NAME=policy/gae)
+	@$(RUN) scripts.shared $(if $(NAME),'$(NAME)')
 
 show: setup ## figures and tables of one snippet (NAME=policy/ppo_clipping)
 	@$(if $(NAME),,$(error Which? make show NAME=policy/ppo_clipping))

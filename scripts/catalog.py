@@ -11,12 +11,13 @@ from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from scripts import ROOT, bibliography, prose
+from scripts import ROOT, bibliography, plan, prose, schema
 from scripts.modules import Module, all_modules
-from scripts.problems import Problem, nearest, report
+from scripts.plan import Place, Plan, Wanted, Wording
+from scripts.problems import Problem, report
+from scripts.schema import Strict
 
 EMBED = re.compile(
     r'^[ \t]*--8<--[ \t]+"(?P<path>[^":\n]+?)(?::(?P<section>[\w-]+))?"',
@@ -25,25 +26,9 @@ EMBED = re.compile(
 PRODUCT = re.compile(
     r"(?P<module>[a-z_]+/\w+)\.(?P<function>\w+)\.(?P<kind>svg|md|txt)$"
 )
-YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The quick reader where there is one; its messages differ, so not for pages."""
 LANGUAGES = {"en": "English", "zh": "中文", "vi": "Tiếng Việt"}
 KINDS = {"figure": "svg", "table": "md", "report": "txt"}
 """What a function makes, by the first word of its name."""
-
-
-class Strict(BaseModel):
-    """A schema that refuses fields it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Wording(Strict):
-    """One question in the three languages."""
-
-    en: str = Field(min_length=3)
-    zh: str = Field(min_length=2)
-    vi: str = Field(min_length=3)
 
 
 class Aliases(Strict):
@@ -68,18 +53,8 @@ class Meta(Strict):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A question that was asked, answered or not."""
-
-    slug: str
-    section: str
-    asked: tuple[str, ...]
-    question: Wording
-
-
-@dataclass(frozen=True)
 class Link:
-    """A link from one answer to another, with the sentence around it."""
+    """A link from one answer to another; the sentence around it, if one is whole."""
 
     line: int
     target: str
@@ -260,15 +235,32 @@ class Answer:
 
 @dataclass
 class Book:
-    """All answers, what was asked, the plan and the bibliography."""
+    """All answers, the plan with what was asked, and the bibliography."""
 
     root: Path
+    plan: Plan
     answers: dict[str, Answer]
-    wanted: dict[str, Wanted]
-    sections: dict[str, dict[str, str]]
-    lists: dict[str, dict]
     sources: dict[str, bibliography.Source]
     problems: list[Problem]
+
+    @property
+    def sections(self) -> dict[str, dict]:
+        """The plan of each section, by name, in order."""
+        return self.plan.sections
+
+    @property
+    def lists(self) -> dict[str, dict]:
+        """The plan of each list that asked, by name."""
+        return self.plan.lists
+
+    @property
+    def wanted(self) -> dict[str, Wanted]:
+        """Every question that was asked, by slug."""
+        return self.plan.wanted
+
+    def place(self, asked: str) -> Place | None:
+        """Where an asked id belongs."""
+        return self.plan.place(asked)
 
     @cached_property
     def modules(self) -> dict[str, Module]:
@@ -286,12 +278,13 @@ class Book:
         return [slug for slug in self.wanted if slug not in self.answers]
 
     def linked_from(self, slug: str) -> list[tuple[Answer, Link]]:
-        """The first link of each other answer to this one."""
+        """The first link of each other answer to this one, if any with a sentence."""
         found = []
         for answer in self.ordered:
             links = [link for link in answer.links if link.slug == slug]
             if links and answer.slug != slug:
-                found.append((answer, links[0]))
+                told = (link for link in links if link.sentence)
+                found.append((answer, next(told, links[0])))
         return found
 
     @cached_property
@@ -342,89 +335,31 @@ def _parse(path: Path, shown: str, text: str) -> Answer:
         return Answer(path, None, text, 1, problems=[problem])
     body, line = text[found.end() :], text.count("\n", 0, found.end()) + 1
     answer = Answer(path, None, body, line)
-    try:
-        node = yaml.compose(found[1], Loader=yaml.SafeLoader)
-        data = yaml.safe_load(found[1])
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        answer.problems.append(
-            Problem(
-                shown,
-                (mark.line if mark else 0) + 2,
-                f"the front matter is not YAML: {getattr(error, 'problem', error)}",
-                "quote texts that hold a colon, and indent lists evenly",
-            )
-        )
-        return answer
-    answer.field_lines = _field_lines(node)
-    try:
-        answer.meta = Meta.model_validate(data or {})
-    except ValidationError as error:
-        answer.problems += [
-            _field_problem(e, answer.field_lines, shown) for e in error.errors()
-        ]
+    front = schema.read(found[1], shown, "the front matter", first=2)
+    answer.field_lines = {
+        ".".join(path): line
+        for path, line in front.lines.items()
+        if all(isinstance(part, str) for part in path)
+    }
+    form = "see the page form in CONTRIBUTING.md"
+    answer.meta, answer.problems = schema.validate(front, Meta, _owner, form)
     return answer
 
 
-def _field_lines(node, prefix: str = "") -> dict[str, int]:
-    """Line of the file for each field, by dotted name."""
-    lines = {}
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            name = prefix + key.value
-            lines[name] = key.start_mark.line + 2
-            lines |= _field_lines(value, name + ".")
-    return lines
-
-
-def _fields(model: type[BaseModel], prefix: str = "") -> dict[str, type]:
-    names = {}
-    for name, info in model.model_fields.items():
-        names[prefix + name] = info.annotation
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            names |= _fields(info.annotation, prefix + name + ".")
-    return names
-
-
-def _field_problem(error: dict, lines: dict[str, int], shown: str) -> Problem:
-    name = ".".join(str(p) for p in error["loc"] if not isinstance(p, int))
-    parent = name.rpartition(".")[0]
-    line = lines.get(name, lines.get(parent, 1))
-    known = [f for f in _fields(Meta) if f.rpartition(".")[0] == parent]
-    short = [f.rpartition(".")[2] for f in known]
-    if error["type"] == "missing":
-        what = f'the front matter has no "{name}"'
-        return Problem(shown, line, what, f"add a line `{name.rpartition('.')[2]}: …`")
-    if error["type"] == "extra_forbidden":
-        last = name.rpartition(".")[2]
-        what = f'unknown front matter "{name}".{nearest(last, short)}'
-        return Problem(shown, line, what, f"use one of {', '.join(known)}")
-    what = f'front matter "{name}": {error["msg"]}'
-    return Problem(shown, line, what, "see the page form in CONTRIBUTING.md")
+def _owner(*_) -> tuple[str, type[Strict], int]:
+    return "the front matter", Meta, 0
 
 
 def load(root: Path = ROOT) -> Book:
     """The whole book, as it stands in docs/."""
     docs = root / "docs"
-    plan, asked = (
-        yaml.load((docs / name).read_text(encoding="utf-8"), Loader=YAML)
-        for name in ("book.yml", "questions.yml")
-    )
     sources, problems = bibliography.read(docs / "references.bib")
     problems = [
         Problem(str(Path(p.path).relative_to(root)), p.line, p.what, p.fix)
         for p in problems
     ]
-    wanted = {
-        q["slug"]: Wanted(
-            q["slug"],
-            section,
-            tuple(q["asked"]),
-            Wording(**{code: q[code] for code in LANGUAGES}),
-        )
-        for section, questions in asked.items()
-        for q in questions
-    }
+    asked = plan.read(root)
+    problems += asked.problems
     answers: dict[str, Answer] = {}
     for path in sorted(docs.glob("*/*.md")):
         shown = str(path.relative_to(root))
@@ -442,15 +377,7 @@ def load(root: Path = ROOT) -> Book:
             )
             continue
         answers[path.stem] = answer
-    return Book(
-        root,
-        answers,
-        wanted,
-        plan["sections"],
-        plan["lists"],
-        sources,
-        problems,
-    )
+    return Book(root, asked, answers, sources, problems)
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from scripts import bibliography, prose, tex
 from scripts.catalog import KINDS, LANGUAGES, PRODUCT, Answer, Book
 from scripts.modules import Module
+from scripts.plan import SLUG
 from scripts.problems import Problem, nearest
 
 PARTS = (
@@ -21,7 +22,7 @@ PARTS = (
     "A complete answer covers",
 )
 OPTIONAL = "Where the setting changes the answer"
-UNANSWERED = "tests/contracts/unanswered.txt"
+ANSWERED = "tests/contracts/answered.txt"
 TODO = re.compile(r"\bTODO\b")
 
 
@@ -58,7 +59,7 @@ class Check:
         if a.section not in sections:
             what = f'unknown section "{a.section}".{nearest(a.section, sections)}'
             yield self.at(a, 1, what, f"move it to one of {', '.join(sections)}")
-        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", a.slug):
+        if not SLUG.fullmatch(a.slug):
             what = f'file name "{a.slug}" is not a slug'
             yield self.at(a, 1, what, "use lower-case words joined by hyphens")
         wanted = self.book.wanted.get(a.slug)
@@ -146,7 +147,8 @@ class Check:
         for link in a.links:
             target = a.path.parent / link.target.partition("#")[0]
             path = Path(os.path.normpath(target))
-            generated = path.relative_to(self.book.root / "docs").parts[0] in (
+            docs = self.book.root / "docs"
+            generated = docs in path.parents and path.relative_to(docs).parts[0] in (
                 "questions",
                 "lists",
                 "tags",
@@ -336,29 +338,38 @@ class Check:
                 fix = f"cite it as [@{key}], or remove the entry"
                 yield Problem("docs/references.bib", source.line, what, fix)
 
-    def frozen_list(self) -> Iterator[Problem]:
-        """The list of unanswered questions only shrinks."""
-        path = self.book.root / UNANSWERED
-        listed = path.read_text().split() if path.exists() else []
-        for number, slug in enumerate(listed, 1):
-            if slug in self.book.answers:
-                what = f'"{slug}" is answered now'
-                yield Problem(UNANSWERED, number, what, "run `make check FIX=1`")
-        for slug in self.book.unanswered:
-            if slug not in listed:
+    def signs(self, a: Answer) -> Iterator[Problem]:
+        """A minus sign is one, not a hyphen."""
+        for position in prose.minus_signs(a.body):
+            word = re.match(r"-[\d.,]*\d", a.body[position:])[0]
+            what = f'hyphen for a minus sign: "{word}"'
+            fix = f'write "−{word[1:]}", or run `make check FIX=1`'
+            yield self.at(a, a.line(position), what, fix)
+
+    def gone(self) -> Iterator[Problem]:
+        """An answer that was finished once keeps its page."""
+        for number, slug in enumerate(_finished(self.book.root), 1):
+            if slug not in self.book.answers:
                 what = f'the answer "{slug}" has gone'
                 fix = "bring the page back; published answers stay"
-                yield Problem(UNANSWERED, 1, what, fix)
+                yield Problem(ANSWERED, number, what, fix)
+
+
+def _finished(root: Path) -> list[str]:
+    path = root / ANSWERED
+    return path.read_text(encoding="utf-8").split() if path.exists() else []
 
 
 def run(book: Book, today: date | None = None) -> list[Problem]:
-    """Every problem in the book."""
+    """Every problem in the book; only the plan's when that cannot be read."""
+    if not book.plan.usable:
+        return sorted(set(book.problems))
     check = Check(book, today or date.today())
     problems = list(book.problems)
     answers = list(book.answers.values())
     for a in answers:
         problems += check.place(a)
-        for one in ("links", "form", "embeds", "images", "unfinished"):
+        for one in ("links", "form", "embeds", "images", "signs", "unfinished"):
             problems += getattr(check, one)(a)
         if a.meta:
             for one in ("asked", "names", "builds_on", "sources", "dated"):
@@ -366,7 +377,7 @@ def run(book: Book, today: date | None = None) -> list[Problem]:
     problems += check.formulas(answers)
     problems += check.snippets()
     problems += check.unused_sources()
-    problems += check.frozen_list()
+    problems += check.gone()
     return sorted(set(problems))
 
 
@@ -376,20 +387,28 @@ def fix(book: Book) -> list[str]:
     bib = book.root / "docs" / "references.bib"
     if bibliography.sort(bib):
         done.append("docs/references.bib: sorted")
-    for a in book.sound.values():
+    for a in book.answers.values():
+        old = a.path.read_text(encoding="utf-8")
+        new = old.removesuffix(a.body) + prose.with_minus_signs(a.body)
+        what = ["minus signs"] if new != old else []
         keys = sorted({c.key for c in a.citations})
-        if keys and keys != a.meta.sources:
-            text = a.path.read_text(encoding="utf-8")
-            block = r"^sources:.*\n(?:[ \t]*-.*\n|[ \t]+.*\n)*"
-            line = f"sources: [{', '.join(keys)}]\n"
-            text = re.sub(block, lambda _, new=line: new, text, count=1, flags=re.M)
-            a.path.write_text(text, encoding="utf-8")
-            done.append(f"{a.path.relative_to(book.root)}: sources")
-    path = book.root / UNANSWERED
-    if path.exists():
-        old = path.read_text().split()
-        new = [slug for slug in old if slug not in book.answers]
-        if new != old:
-            path.write_text("\n".join(new) + "\n")
-            done.append(f"{UNANSWERED}: {len(old) - len(new)} answered")
+        if a.meta and keys and keys != a.meta.sources:
+            new = _with_sources(new, keys)
+            what = ["sources", *what]
+        if what:
+            a.path.write_text(new, encoding="utf-8")
+            done.append(f"{a.path.relative_to(book.root)}: {', '.join(what)}")
+    listed = _finished(book.root)
+    new_ones = {s for s, a in book.sound.items() if not TODO.search(a.body)}
+    if more := sorted(new_ones - set(listed)):
+        lines = "\n".join(sorted({*listed, *more}))
+        (book.root / ANSWERED).write_text(lines + "\n", encoding="utf-8")
+        done.append(f"{ANSWERED}: {len(more)} more")
     return done
+
+
+def _with_sources(text: str, keys: list[str]) -> str:
+    """A page with its list of sources written anew."""
+    block = r"^sources:.*\n(?:[ \t]*-.*\n|[ \t]+.*\n)*"
+    line = f"sources: [{', '.join(keys)}]\n"
+    return re.sub(block, lambda _: line, text, count=1, flags=re.M)

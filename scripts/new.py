@@ -1,6 +1,7 @@
 """`make new SLUG=…`: a page, its snippet and its test, with TODOs to fill in.
 
-What it writes passes every check but those that say TODO.
+What it writes passes every check but those that say TODO. Without a slug it
+lists the questions that have no answer.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from string import Template
 
 from scripts import ROOT, checks
 from scripts.catalog import Book, load
-from scripts.problems import nearest
+from scripts.problems import nearest, report
 
 PAGE = Template("""---
 title: $title
@@ -148,7 +149,10 @@ def files(book: Book, slug: str, today: date) -> dict[Path, str]:
     """
     if slug in book.answers:
         path = book.answers[slug].path.relative_to(book.root)
-        raise Refused(f'"{slug}" exists: edit {path}')
+        raise Refused(
+            f'"{slug}" exists: edit {path}\n'
+            "    fix: `make new` lists the questions that have no answer"
+        )
     if slug not in book.wanted:
         near = nearest(slug, book.wanted)
         raise Refused(
@@ -187,13 +191,30 @@ def files(book: Book, slug: str, today: date) -> dict[Path, str]:
     return made
 
 
+def unanswered(book: Book) -> str:
+    """The questions without a page, a line each, and how to start one."""
+    open_ = [book.wanted[slug] for slug in book.unanswered]
+    if not open_:
+        return "Every question has its page; a new one goes into docs/questions.yml"
+    width = max(len(wanted.slug) for wanted in open_)
+    lines = [f"{wanted.slug:{width}}  {wanted.question.en}" for wanted in open_]
+    start = f"{len(open_)} without an answer; start one: make new SLUG={open_[0].slug}"
+    return "\n".join([*lines, start])
+
+
 def main() -> int:
-    """Write the files of one slug; refuse to overwrite anything."""
+    """Write the files of one slug, overwriting nothing; without one, list them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("slug", help="a slug of docs/questions.yml")
-    book = load(ROOT)
+    parser.add_argument("slug", nargs="?", help="a slug of docs/questions.yml")
+    slug, book = parser.parse_args().slug, load(ROOT)
+    if book.plan.problems:
+        print(report(book.plan.problems), file=sys.stderr)
+        return 1
+    if not slug:
+        print(unanswered(book))
+        return 0
     try:
-        made = files(book, parser.parse_args().slug, date.today())
+        made = files(book, slug, date.today())
         taken = [path for path in made if path.exists()]
         if taken:
             shown = ", ".join(str(p.relative_to(ROOT)) for p in taken)

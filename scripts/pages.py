@@ -46,28 +46,9 @@ FORMULA_HEAD = re.compile(
 FIGURE_SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)pt" height="([\d.]+)pt"')
 
 
-def list_of(book: Book, name: str) -> tuple[str, str]:
-    """(list id, letter) of the list that an asked id such as "C1.7" is in."""
-    for list_id, plan in book.lists.items():
-        for letter in plan["ids"]:
-            if asked_order(book, name)[0] == letter:
-                return list_id, letter
-    raise KeyError(name)
-
-
-def asked_order(book: Book, name: str) -> tuple[str, int]:
-    """("C1", 7) of "C1.7", ("A", 7) of "A7"."""
-    letters = [letter for plan in book.lists.values() for letter in plan["ids"]]
-    for letter in sorted(letters, key=len, reverse=True):
-        rest = name.removeprefix(letter).lstrip(".")
-        if name.startswith(letter) and rest.isdigit():
-            return letter, int(rest)
-    raise KeyError(name)
-
-
 def asked_url(book: Book, name: str) -> str:
     """Where an asked id stands in its list."""
-    return f"lists/{list_of(book, name)[0]}/#{name.replace('.', '-').lower()}"
+    return f"lists/{book.place(name).list_id}/#{name.replace('.', '-').lower()}"
 
 
 def minutes(answer: Answer) -> int:
@@ -135,7 +116,7 @@ def head(book: Book, answer: Answer) -> str:
 
 
 def _list_title(book: Book, name: str) -> str:
-    return book.lists[list_of(book, name)[0]]["title"]
+    return book.lists[book.place(name).list_id]["title"]
 
 
 def foot(book: Book, answer: Answer) -> str:
@@ -147,7 +128,8 @@ def foot(book: Book, answer: Answer) -> str:
         blocks.append("## Read next { .foot }\n\n" + _bullets(answer, after))
     if links := book.linked_from(answer.slug):
         lines = [
-            f"- [{other.meta.title}]({_md(answer, other)}): {one.sentence}"
+            f"- [{other.meta.title}]({_md(answer, other)})"
+            + (f": {one.sentence}" if one.sentence else "")
             for other, one in links
         ]
         blocks.append(
@@ -433,19 +415,13 @@ def list_page(book: Book, list_id: str) -> str:
     """One of the lists that asked, in its own order."""
     plan, url = book.lists[list_id], f"lists/{list_id}/"
     parts, total = [], []
-    for letter, size in plan["ids"].items():
-        by_number = {
-            asked_order(book, name)[1]: (name, wanted)
-            for wanted in book.wanted.values()
-            for name in wanted.asked
-            if asked_order(book, name)[0] == letter
-        }
-        found = [by_number[n] for n in range(1, size + 1)]
+    for letter, part in plan["parts"].items():
+        found = list(book.plan.parts[letter].values())
         total += [wanted for _, wanted in found]
-        body = rows(row(book, url, wanted, name) for name, wanted in found)
-        if len(plan["ids"]) > 1:
-            parts.append(f"## {plan['parts'][letter]} ({letter}1–{letter}{size})")
-        parts.append(body)
+        if len(plan["parts"]) > 1 and found:
+            first, last = found[0][0], found[-1][0]
+            parts.append(f"## {part['title']} ({first}–{last})")
+        parts.append(rows(row(book, url, wanted, name) for name, wanted in found))
     head_ = f"# {plan['title']}\n\n{count(book, total)}.\n{{ .count }}"
     return "\n\n".join([head_, *parts]) + "\n"
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from scripts import CACHE, ROOT, version
+from scripts import CACHE, ROOT, prose, version
 from scripts.modules import Module, all_modules, closure
 from scripts.problems import nearest
 
@@ -33,7 +33,7 @@ EXPECTED_S, LIMIT_S = 2.0, 10.0
 """Processor seconds: above the first a warning, at the second an error."""
 DRAWINGS = ("light", "dark", "narrow-light", "narrow-dark")
 """Of a figure: for each theme, as wide as the text and for a phone."""
-RUNNER = ("products.py", "modules.py", "style.py")
+RUNNER = ("products.py", "modules.py", "prose.py", "style.py")
 
 
 class OverBudget(Exception):
@@ -144,6 +144,8 @@ def _texts(function, files: list[Path], product: str) -> list[str]:
         text = function()
         if not isinstance(text, str):
             raise TypeError(f"returned {type(text).__name__}, not str")
+        if files[0].suffix == ".md":
+            text = prose.with_minus_signs(text)
         return [text.rstrip("\n") + "\n"]
     from scripts import style
 

@@ -22,7 +22,10 @@ sections:
   policy: {title: Policy, path: algorithms}
   rewards: {title: Rewards, path: infrastructure}
 lists:
-  asked: {title: The list, short: List, ids: {A: 2, B: 2}, parts: {A: One, B: Two}}
+  asked:
+    title: The list
+    short: List
+    parts: {A: {title: One, questions: 2}, B: {title: Two}}
 """
 BIBLIOGRAPHY = """\
 @article{smith2020, author = {Smith, Ann}, title = {A Title}, year = {2020}, \
@@ -38,7 +41,7 @@ def make(root: Path) -> Path:
     (docs / "questions.yml").write_text(QUESTIONS, encoding="utf-8")
     (docs / "book.yml").write_text(PLAN, encoding="utf-8")
     (docs / "references.bib").write_text(BIBLIOGRAPHY, encoding="utf-8")
-    (root / checks.UNANSWERED).write_text("third-thing\n")
+    (root / checks.ANSWERED).write_text("first-thing\nsecond-thing\n")
     snippets = root / "snippets"
     snippets.mkdir()
     for name in ("__init__.py", "show.py"):

@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import subprocess
 import tomllib
+from typing import get_args
 
 import pytest
 import yaml
@@ -11,6 +13,8 @@ import yaml
 from scripts import ROOT
 from scripts.catalog import Meta
 from scripts.checks import PARTS
+from scripts.pages import PATHS
+from scripts.plan import Section
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = [
@@ -158,7 +162,9 @@ def test_issue_forms_are_whole(path):
 
 
 def targets() -> dict[str, list[str]]:
+    """What each target needs, `test` without TESTS."""
     text = (ROOT / "Makefile").read_text()
+    text = text.replace("$(if $(TESTS),setup,check)", "check")
     found = re.findall(r"^([a-z]+):([^#\n]*)## \S", text, re.M)
     return {name: needs.split() for name, needs in found}
 
@@ -177,6 +183,30 @@ def test_every_target_that_runs_something_sets_up_first():
     for name in set(made) - {"help", "setup", "clean"}:
         (need,) = made[name]
         assert need == "setup" or "setup" in made[need]
+
+
+@pytest.mark.parametrize(
+    "given, checked", [([], True), (["TESTS=tests/contracts"], False)]
+)
+def test_a_part_of_the_tests_runs_whatever_the_form_of_other_files(given, checked):
+    command = ["make", "--dry-run", "test", *given]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ("ruff format" in said.stdout) == checked
+    assert "scripts/setup.py" in said.stdout
+    assert said.stdout.splitlines()[-1].endswith(
+        given[0][6:] if given else "worksteal "
+    )
+
+
+def test_the_examples_of_commands_work():
+    """SLUG has no example: `make new` lists what it can be."""
+    texts = [path.read_text() for path in (*DOCUMENTS, ROOT / "Makefile")]
+    examples = re.findall(r"(SLUG|NAME|TESTS)=([\w./-]+)", "\n".join(texts))
+    assert {name for name, _ in examples} == {"NAME", "TESTS"}
+    for name, value in examples:
+        folder = "snippets" if name == "NAME" else ""
+        path = ROOT / folder / value
+        assert path.exists() or path.with_suffix(".py").exists(), value
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -205,6 +235,11 @@ def test_contributing_shows_the_form_that_is_checked():
     front = yaml.safe_load(re.search(r"```yaml\n---\n(.*?)---\n", text, re.S)[1])
     assert list(front) == list(Meta.model_fields)
     Meta.model_validate(front)
+
+
+def test_every_path_of_the_plan_is_a_reading_path():
+    (known, _) = get_args(Section.model_fields["path"].annotation)
+    assert {"evening", *get_args(known)} == set(PATHS)
 
 
 def test_the_project_names_no_machine():

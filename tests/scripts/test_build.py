@@ -13,6 +13,7 @@ from tests import books
 PAGE = "docs/policy/first-thing.md"
 LINKING = "docs/policy/second-thing.md"
 SNIPPET = "snippets/policy/first_thing.py"
+QUESTIONS = "docs/questions.yml"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,8 @@ def root(tmp_path_factory):
 @pytest.fixture
 def text(root):
     """Gives a file back as it was."""
-    kept = {name: (root / name).read_text() for name in (PAGE, LINKING, SNIPPET)}
+    edited = (PAGE, LINKING, SNIPPET, QUESTIONS)
+    kept = {name: (root / name).read_text() for name in edited}
     yield
     for name, old in kept.items():
         (root / name).write_text(old)
@@ -86,6 +88,15 @@ def test_a_page_follows_the_pages_that_link_to_it(root, text):
     assert "Gnu the first" in page.read_text()
 
 
+def test_a_question_is_added_by_one_entry(root, text):
+    new = '  - {slug: new, asked: [B3], en: "New here?", zh: "新的？", vi: "Mới?"}\n'
+    (root / QUESTIONS).write_text((root / QUESTIONS).read_text() + new)
+    run = build(root)
+    assert run.returncode == 0, run.stderr
+    for page in ("lists/asked", "questions", "rewards"):
+        assert "New here?" in (root / "site" / page / "index.html").read_text(), page
+
+
 BREAKS = [
     (
         "a bad formula",
@@ -93,6 +104,13 @@ BREAKS = [
         "## Where",
         "A formula $\\frac{1$.\n\n## Where",
         f"{PAGE}:42: bad TeX: ",
+    ),
+    (
+        "a plan that cannot be read",
+        QUESTIONS,
+        'zh: "第一？", ',
+        "",
+        f'{QUESTIONS}:2: question "first-thing" has no "zh"',
     ),
     (
         "a snippet that fails",

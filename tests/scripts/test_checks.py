@@ -48,7 +48,8 @@ EDITS = [
         FIRST,
         "tags:",
         "tag: [x]\ntags:",
-        f'{FIRST}:8: unknown front matter "tag". Did you mean "tags"?\n'
+        f'{FIRST}:8: the front matter has an unknown field "tag". Did you mean '
+        '"tags"?\n'
         "    fix: use one of title, question, asked, tags, aliases, builds_on, "
         "sources, checked",
     ),
@@ -57,7 +58,7 @@ EDITS = [
         FIRST,
         "checked: 2026-11-30",
         "checked: soon",
-        f'{FIRST}:15: front matter "checked": Input should be a valid date or '
+        f'{FIRST}:15: "checked" of the front matter: input should be a valid date or '
         "datetime, input is too short\n    fix: see the page form in CONTRIBUTING.md",
     ),
     (
@@ -322,20 +323,44 @@ EDITS = [
         f"{FIRST}:73: TODO\n    fix: write what is missing",
     ),
     (
-        "an answer still in the list of the unanswered",
-        checks.UNANSWERED,
-        "third-thing",
-        "third-thing\nfirst-thing",
-        f'{checks.UNANSWERED}:2: "first-thing" is answered now\n'
-        "    fix: run `make check FIX=1`",
+        "an answer that has gone",
+        checks.ANSWERED,
+        "second-thing",
+        "seventh-thing",
+        f'{checks.ANSWERED}:2: the answer "seventh-thing" has gone\n'
+        "    fix: bring the page back; published answers stay",
     ),
     (
-        "an answer that has gone",
-        checks.UNANSWERED,
-        "third-thing",
-        "",
-        f'{checks.UNANSWERED}:1: the answer "third-thing" has gone\n'
-        "    fix: bring the page back; published answers stay",
+        "a hyphen for a minus sign in a sentence",
+        SECOND,
+        "$x^2$.",
+        "$x^2$: from -0.5 to (-3).",
+        f'{SECOND}:42: hyphen for a minus sign: "-0.5"\n'
+        '    fix: write "−0.5", or run `make check FIX=1`',
+    ),
+    (
+        "a link out of docs/",
+        SECOND,
+        "(first-thing.md)",
+        "(../../none.md)",
+        f'{SECOND}:42: link to "../../none.md", which does not exist.\n'
+        "    fix: link to a finished answer, or write plain text",
+    ),
+    (
+        "a day that is not in the calendar",
+        FIRST,
+        "checked: 2026-11-30",
+        "checked: 2026-11-31",
+        f"{FIRST}:2: the front matter is not YAML: day is out of range for month\n"
+        "    fix: quote texts that hold a colon, and indent lists evenly",
+    ),
+    (
+        "a field of the front matter twice",
+        FIRST,
+        "tags: [todo]",
+        "tags: [todo]\ntags: [more]",
+        f'{FIRST}:9: "tags" stands twice, on line 8 too\n'
+        "    fix: leave one, with all its entries",
     ),
 ]
 
@@ -517,19 +542,28 @@ def test_code_is_no_formula_citation_or_link(root):
     assert said(root) == []
 
 
-def test_repair_sorts_lists_and_shrinks(root):
+def test_repair_sorts_lists_and_remembers(root):
     bib = root / BIB
     bib.write_text(
         bib.read_text()
         + "@misc{adams1999, author = {B. Adams}, title = {T}, year = {1999}, "
         "url = {https://example.org}}\n"
     )
-    books.edit(root / FIRST, "[@smith2020]", "[@smith2020] [@adams1999]")
-    (root / checks.UNANSWERED).write_text("first-thing\nthird-thing\n")
+    books.edit(root / FIRST, "[@smith2020]", "[@smith2020] [@adams1999], -3 to `-3`")
+    (root / checks.ANSWERED).write_text("second-thing\n")
     assert checks.fix(books.book(root)) == [
         "docs/references.bib: sorted",
-        f"{FIRST}: sources",
-        f"{checks.UNANSWERED}: 1 answered",
+        f"{FIRST}: sources, minus signs",
+        f"{checks.ANSWERED}: 1 more",
     ]
+    assert "−3 to `-3`" in (root / FIRST).read_text()
+    assert (root / checks.ANSWERED).read_text() == "first-thing\nsecond-thing\n"
     assert said(root) == []
     assert checks.fix(books.book(root)) == []
+
+
+def test_a_page_with_todos_is_not_remembered_as_answered(root):
+    books.edit(root / SECOND, "- Text: fourth", "- TODO")
+    (root / checks.ANSWERED).unlink()
+    checks.fix(books.book(root))
+    assert (root / checks.ANSWERED).read_text() == "first-thing\n"

@@ -57,7 +57,8 @@ def test_an_existing_answer_is_refused(root):
     with pytest.raises(new.Refused) as refused:
         new.files(load(root), "first-thing", books.TODAY)
     assert str(refused.value) == (
-        '"first-thing" exists: edit docs/policy/first-thing.md'
+        '"first-thing" exists: edit docs/policy/first-thing.md\n'
+        "    fix: `make new` lists the questions that have no answer"
     )
 
 
@@ -68,6 +69,26 @@ def test_a_slug_that_was_not_asked_is_refused_with_a_near_one(root):
         '"thrid-thing" is not in docs/questions.yml. Did you mean "third-thing"?\n'
         "    fix: use a slug of that file, or add the question to it"
     )
+
+
+def test_without_a_slug_it_lists_what_has_no_answer(root):
+    assert new.unanswered(load(root)) == (
+        "third-thing  What is third?\n"
+        "1 without an answer; start one: make new SLUG=third-thing"
+    )
+    books.edit(root / "docs/questions.yml", "third-thing", "first-thing")
+    assert new.unanswered(load(root)) == (
+        "Every question has its page; a new one goes into docs/questions.yml"
+    )
+
+
+def test_a_plan_with_a_problem_starts_nothing(root, monkeypatch, capsys):
+    books.edit(root / "docs/questions.yml", "asked: [B2]", "asked: [B1]")
+    monkeypatch.setattr(new, "ROOT", root)
+    monkeypatch.setattr(sys, "argv", ["new", "third-thing"])
+    assert new.main() == 1
+    assert 'asked id "B1" belongs to "second-thing" already' in capsys.readouterr().err
+    assert not (root / "docs/rewards").exists()
 
 
 def test_what_it_writes_is_well_formatted(root):

@@ -89,6 +89,16 @@ def test_linked_from_holds_the_sentence(root):
     assert "See the first and $x^2$." in pages.foot(book, book.answers["first-thing"])
 
 
+def test_linked_from_is_only_the_link_where_no_sentence_is_whole(root):
+    second = root / "docs/policy/second-thing.md"
+    books.edit(second, "See [the first]", "| a | b |\n| - | - |\n| See [the first]")
+    foot = pages.foot(books.book(root), books.book(root).answers["first-thing"])
+    assert "- [Second thing](../policy/second-thing.md)\n{ .linked-from }" in foot
+    books.edit(second, "\n## Where", "\nRead [one](first-thing.md).\n\n## Where")
+    foot = pages.foot(books.book(root), books.book(root).answers["first-thing"])
+    assert "(../policy/second-thing.md): Read one.\n" in foot
+
+
 def test_builds_on_comes_first_then_the_order_asked(root):
     assert [a.slug for a in books.book(root).ordered] == [
         "first-thing",

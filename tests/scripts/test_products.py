@@ -102,6 +102,17 @@ def test_a_second_build_has_the_same_bytes(root):
     assert products.digest(root / "out") == first
 
 
+def test_a_table_gets_minus_signs_and_a_report_stays(root):
+    thing = root / "snippets/policy/thing.py"
+    books.edit(thing, "| {VALUE} |", "| -0.5, `-1`, $-1$ |")
+    books.edit(thing, "plain", "-0.5")
+    run(root)
+    out = root / "out/policy"
+    made = (out / "thing.table_numbers.md").read_text()
+    assert made.splitlines()[-1] == "| −0.5, `-1`, $-1$ |"
+    assert (out / "thing.report_text.txt").read_text() == "-0.5\n"
+
+
 def test_light_and_dark_differ_in_colour_only(root):
     run(root)
     light, dark = (

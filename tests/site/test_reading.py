@@ -8,6 +8,7 @@ import pytest
 
 from scripts import ROOT
 from scripts.catalog import LANGUAGES, load
+from scripts.plan import asked_id
 
 BOOK = load()
 ANSWERS = [answer.url for answer in BOOK.ordered]
@@ -237,6 +238,7 @@ def test_a_list_filters_as_one_types(page, url):
     assert 0 < rows.count() < total
     box.fill("B4")
     assert "long-tail" in rows.first.inner_text()
+    assert rows.locator(".number", has_text="B4").count() == rows.count()
     box.fill("")
     assert rows.count() == total
 
@@ -244,9 +246,11 @@ def test_a_list_filters_as_one_types(page, url):
 @pytest.mark.parametrize("name", list(BOOK.lists))
 def test_a_list_keeps_the_order_of_those_who_asked(page, url, name):
     page.goto(f"{url}lists/{name}/")
-    plan = BOOK.lists[name]["ids"]
-    dot = {letter: "." if letter[-1].isdigit() else "" for letter in plan}
-    wanted = [f"{k}{dot[k]}{n}" for k, size in plan.items() for n in range(1, size + 1)]
+    wanted = [
+        asked_id(letter, n)
+        for letter in BOOK.lists[name]["parts"]
+        for n in range(1, len(BOOK.plan.parts[letter]) + 1)
+    ]
     assert page.locator(".row .number").all_inner_texts() == wanted
     for row in page.locator("li.row").all():
         dead = "unanswered" in row.get_attribute("class")

@@ -6,8 +6,13 @@
   const fold = (text) => text.toLowerCase().normalize("NFD").replace(/\p{M}/gu, "").replace(/đ/g, "d");
   const rows = lists.flatMap((list) => [...list.children].map((row) => {
     const text = fold(`${row.textContent} ${row.dataset.words || ""}`);
-    return { row, list, text: `${text} ${text.replace(/-/g, " ")}` };
+    const numbers = fold(row.querySelector(".number")?.textContent || "").split(/[\s,]+/);
+    return { row, list, numbers, text: `${text} ${text.replace(/-/g, " ")}` };
   }));
+
+  // "b4" and "c1" begin the number under which a question was asked: they
+  // match no other text.
+  const isNumber = (word) => /\d/.test(word) && rows.some(({ numbers }) => numbers.some((n) => n.startsWith(word)));
 
   // The headings that stand over each list, up to the one before it.
   const headings = new Map();
@@ -37,9 +42,9 @@
   const apply = () => {
     const words = fold(input.value).split(/\s+/).filter(Boolean);
     const left = new Map(lists.map((list) => [list, 0]));
-    for (const { row, list, text } of rows) {
-      const number = fold(row.querySelector(".number")?.textContent || "").split(/[\s,]+/);
-      const fits = words.every((word) => (/^[a-c]\d/.test(word) ? number.some((n) => n.startsWith(word)) : text.includes(word)));
+    const asked = new Set(words.filter(isNumber));
+    for (const { row, list, numbers, text } of rows) {
+      const fits = words.every((word) => (asked.has(word) ? numbers.some((n) => n.startsWith(word)) : text.includes(word)));
       row.hidden = !fits;
       if (fits) left.set(list, left.get(list) + 1);
     }
