@@ -9,6 +9,8 @@ from scripts import CACHE, ROOT, version
 SIZE = (1200, 630)
 PAPER, INK, MUTED, ACCENT = "#fcfbf8", "#1f2328", "#57606a", "#0b6e6e"
 MARGIN = 80
+LINE = 1.3
+"""Height of a line of the font, in its size."""
 FONT = "@fontsource/source-serif-4/files/source-serif-4-latin-{weight}-normal.woff2"
 
 
@@ -36,12 +38,12 @@ def _draw(title: str, above: str, below: str, to: Path) -> None:
     draw = ImageDraw.Draw(image)
     draw.rectangle((0, 0, 14, SIZE[1]), fill=ACCENT)
     draw.text((MARGIN, MARGIN), above, font=_font(400, 32), fill=MUTED)
-    for size, width in ((64, 34), (54, 41), (46, 48)):
+    for size, width in ((64, 34), (54, 41), (46, 48), (40, 56)):
         lines = textwrap.wrap(title, width)
-        if len(lines) * size * 1.3 <= 330:
+        if len(lines) * size * LINE <= 330:
             break
     draw.multiline_text(
-        (MARGIN, 150), "\n".join(lines), font=_font(600, size), fill=INK, spacing=16
+        (MARGIN, 150), "\n".join(lines), font=_font(600, size), fill=INK, spacing=0
     )
     foot = (MARGIN, SIZE[1] - MARGIN)
     draw.text(foot, below, font=_font(600, 32), fill=ACCENT, anchor="ls")

@@ -155,14 +155,44 @@ def test_an_embedded_section_links_to_its_function_and_test(root):
     answer = book.answers["first-thing"]
     text = pages.credit(book, answer.body, answer.url)
     assert (
-        '<p class="made-by"><a href="../../reference/policy/#snippets.policy.'
-        'first_thing.twice"><code>twice</code></a> in <code>snippets/policy/'
-        "first_thing.py</code>, tested by <code>tests/snippets/policy/"
-        "test_first_thing.py</code></p>"
+        '<p class="made-by"><a href="../../reference/policy/first_thing/#snippets.'
+        'policy.first_thing.twice"><code>twice</code></a> in '
+        '<a href="../../code/snippets/policy/first_thing.py"><code>snippets/policy/'
+        "first_thing.py</code></a>, tested by "
+        '<a href="../../code/tests/snippets/policy/test_first_thing.py">'
     ) in text
-    assert 'class="shown-in">Shown in <a href="../../policy/first-thing/">' in (
-        reference.page(book, "policy")
+    page = reference.page(book, book.modules["policy/first_thing"])
+    assert 'class="shown-in">Shown in <a href="../../../policy/first-thing/">' in page
+    served = reference.files(root)
+    assert {"code/snippets/show.py", "code/snippets/policy/first_thing.py"} <= set(
+        served
     )
+    assert "code/tests/snippets/policy/test_first_thing.py" in served
+
+
+def test_the_reference_lists_what_is_shown_or_used_elsewhere(root):
+    first = root / "snippets/policy/first_thing.py"
+    first.write_text(first.read_text() + "\n\ndef helper() -> int:\n    return 1\n")
+    book = books.book(root)
+    module = book.modules["policy/first_thing"]
+    assert "twice" in reference.listed(book, module)
+    assert "helper" not in reference.listed(book, module)
+    second = root / "snippets/policy/second_thing.py"
+    line = "from snippets.policy.first_thing import helper\n"
+    second.write_text(second.read_text() + line)
+    book = books.book(root)
+    assert "helper" in reference.listed(book, book.modules["policy/first_thing"])
+
+
+def test_a_description_has_whole_sentences_without_formulas(root):
+    first = root / "docs/policy/first-thing.md"
+    text = first.read_text()
+    start = text.index('=== "English"')
+    tab = '=== "English"\n\n    One. With $x$ here. ' + "Long words. " * 40
+    first.write_text(text[:start] + tab + text[text.index('\n\n=== "中文"') :])
+    found = pages.description(books.book(root).answers["first-thing"])
+    assert found.startswith("One. Long words.")
+    assert len(found) <= pages.DESCRIPTION and "$" not in found
 
 
 def test_the_export_holds_plain_texts(root):

@@ -84,6 +84,8 @@ def test_makes_every_kind_once_and_again_only_when_an_input_changes(root):
     assert sorted(p.name for p in out.iterdir() if p.suffix != ".key") == [
         "thing.figure_line.dark.svg",
         "thing.figure_line.light.svg",
+        "thing.figure_line.narrow-dark.svg",
+        "thing.figure_line.narrow-light.svg",
         "thing.report_text.txt",
         "thing.table_numbers.md",
     ]
@@ -93,6 +95,27 @@ def test_makes_every_kind_once_and_again_only_when_an_input_changes(root):
     lines, _ = run(root)
     assert len(lines) == 3  # the module it imports changed
     assert "| 3 |" in (out / "thing.table_numbers.md").read_text()
+
+
+def test_a_figure_is_drawn_wide_and_narrow_light_and_dark(root):
+    books.edit(root / "snippets/policy/thing.py", "Figure(figsize=(2, 1))", "Figure()")
+    assert run(root)[1] == ""
+    read = {
+        name: (root / f"out/policy/thing.figure_line.{name}.svg").read_text()
+        for name in products.DRAWINGS
+    }
+    width = {n: float(re.search(r'width="([\d.]+)pt"', t)[1]) for n, t in read.items()}
+    assert width["light"] == width["dark"] > 350
+    assert width["narrow-light"] == width["narrow-dark"] == 243
+    assert "#0b6e6e" in read["light"] and "#5cc8be" not in read["light"]
+    assert "#5cc8be" in read["dark"] and "#0b6e6e" not in read["dark"]
+
+
+def test_a_text_too_small_for_a_phone_is_refused(root):
+    small = 'figure.suptitle("tiny", fontsize=6)\n    return figure'
+    books.edit(root / "snippets/policy/thing.py", "return figure", small)
+    _, errors = run(root)
+    assert "text 'tiny' has 6 pt, less than 8.25" in errors
 
 
 def test_a_second_build_has_the_same_bytes(root):
