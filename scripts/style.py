@@ -122,6 +122,17 @@ def darkened(svg: str) -> str:
     return colours.sub(lambda m: to[m[0]], svg)
 
 
+def wrap_titles(figure) -> None:
+    """Let titles and axis labels take a second line where the figure ends."""
+    from matplotlib.text import Text
+
+    for axes in figure.axes:
+        own = [t for t in axes.get_children() if isinstance(t, Text)]
+        titles = [text for text in own if text not in axes.texts]
+        for text in [*titles, axes.xaxis.label, axes.yaxis.label]:
+            text.set_wrap(True)
+
+
 def refuse_small_text(figure) -> None:
     """Raise ValueError for a text that is too small on a phone."""
     from matplotlib.text import Text

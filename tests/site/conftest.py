@@ -22,6 +22,8 @@ CHROMIUM = (
     "google-chrome",
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
+HOME = "https://book.example/"
+"""Where the tested site would be published: its canonical addresses start so."""
 FLAGS = [
     "--disable-gpu",
     "--disable-background-networking",
@@ -49,6 +51,7 @@ def site(tmp_path_factory) -> Path:
             run = subprocess.run(
                 [sys.executable, "-m", "scripts.build"],
                 cwd=ROOT,
+                env=os.environ | {"SITE_URL": HOME},
                 capture_output=True,
                 text=True,
                 check=False,

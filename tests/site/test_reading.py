@@ -1,18 +1,18 @@
 """What a reader meets: sizes, themes, keyboard, print, no third party."""
 
+import gzip
 import json
 import re
-from collections import Counter
 
 import pytest
 
 from scripts import ROOT
 from scripts.catalog import LANGUAGES, load
+from tests.site.conftest import HOME
 from scripts.plan import asked_id
 
 BOOK = load()
 ANSWERS = [answer.url for answer in BOOK.ordered]
-LIGHTEST = Counter(answer.section for answer in BOOK.ordered).most_common()[-1][0]
 KINDS = [
     "",
     ANSWERS[0],
@@ -22,9 +22,13 @@ KINDS = [
     "tags/",
     "paths/",
     "reference/",
-    f"reference/{LIGHTEST}/",
+    f"reference/{ANSWERS[0].rstrip('/').replace('-', '_')}/",
     "404.html",
 ]
+PAPER_PX = 718
+"""A4 without 1 cm on either side."""
+FIRST_VISIT, SECOND_VISIT, REFERENCE_PAGE = 200_000, 60_000, 300_000
+"""Bytes at most: compressed as sent, compressed as sent, as written."""
 TOGGLE = "[data-md-component=palette] label:visible"
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 
@@ -56,6 +60,35 @@ def fits(page, widths=(360, 768, 1366, 1600)):
         page.set_viewport_size({"width": width, "height": 800})
         scroll = page.evaluate("document.scrollingElement.scrollWidth")
         assert scroll <= width
+
+
+def fits_beside_the_margins(page):
+    """Assert that at 1366 px no display and no table has to be scrolled."""
+    open_all = "for (const d of document.querySelectorAll('details')) d.open = true"
+    page.evaluate(open_all)
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll("div.tex, .wide")].filter(
+             box => box.offsetWidth && box.scrollWidth > box.clientWidth + 1).map(
+             box => `${box.scrollWidth - box.clientWidth} px too wide: ` +
+               (box.querySelector("annotation") || box).textContent.slice(0, 60))"""
+    )
+    assert cut == []
+    page.evaluate(open_all.replace("true", "false"))
+
+
+def fits_on_paper(page):
+    """Assert that nothing is wider than A4, which would shrink all text."""
+    page.set_viewport_size({"width": PAPER_PX, "height": 1000})
+    page.emulate_media(media="print")
+    size = page.evaluate(
+        """() => ({
+          wide: document.scrollingElement.scrollWidth,
+          text: parseFloat(getComputedStyle(
+            document.querySelector("article p:not([class])")).fontSize)})"""
+    )
+    assert size["wide"] <= PAPER_PX + 1
+    assert size["text"] == pytest.approx(10.5 * 4 / 3)
+    page.emulate_media(media="screen")
 
 
 def test_lines_are_readable(page, url):
@@ -100,7 +133,9 @@ def test_an_answer_page(page, url, answer):
     assert box["y"] + 80 < 768, "the short answer is below the fold"
     shows_its_parts(page, answer)
     figures_follow_the_toggle(page)
+    fits_beside_the_margins(page)
     fits(page, widths=(1366, 360))
+    fits_on_paper(page)
     page.evaluate(
         "for (const k of document.querySelectorAll('.katex')) k.replaceWith('x')"
     )
@@ -273,9 +308,9 @@ def test_the_home_page_fits_a_screen_and_leads_on(page, url):
 
 
 def test_a_function_and_its_answer_lead_to_each_other(page, url):
-    answer = next(a for a in BOOK.ordered if a.section == LIGHTEST)
+    answer = BOOK.ordered[0]
     page.goto(url + answer.url)
-    page.locator(".made-by a").first.click()
+    page.locator(".made-by a[href*='#snippets.']").first.click()
     page.wait_for_url("**/reference/**#snippets.*")
     anchor = page.url.partition("#")[2]
     assert page.locator(f"[id='{anchor}']").count() == 1
@@ -292,3 +327,154 @@ def test_an_unknown_address_says_so(page, url):
 def test_json_is_where_the_readme_says(page, url):
     answer = page.request.get(url + "questions.json")
     assert len(json.loads(answer.text())["questions"]) == len(BOOK.answers)
+
+
+def sent(page, address):
+    """Bytes that opening an address takes, text compressed as servers do."""
+    replies = []
+    page.on("response", replies.append)
+    page.goto(address)
+    page.wait_for_load_state("networkidle")
+    page.remove_listener("response", replies.append)
+    ready = {"woff2", "png"}
+    return sum(
+        len(r.body() if r.url.rpartition(".")[2] in ready else gzip.compress(r.body()))
+        for r in replies
+        if r.status == 200
+    )
+
+
+def test_a_first_and_a_second_visit_are_light(browser, url, site):
+    heavy = sorted(ANSWERS, key=lambda a: (site / a / "index.html").stat().st_size)[-3:]
+    for answer in heavy:
+        context = browser.new_context(viewport={"width": 1366, "height": 900})
+        page = context.new_page()
+        page.goto(url + "404.html")  # the browser's own start costs nothing
+        first = sent(page, url + answer)
+        other = next(a for a in heavy if a != answer)
+        second = sent(page, url + other)
+        context.close()
+        assert first < FIRST_VISIT, answer
+        assert second < SECOND_VISIT, other
+
+
+def test_no_page_of_the_reference_is_heavy(site):
+    pages = {p: p.stat().st_size for p in site.glob("reference/**/index.html")}
+    assert len(pages) > 3
+    assert [str(p) for p, size in pages.items() if size > REFERENCE_PAGE] == []
+
+
+@pytest.mark.parametrize("path", KINDS[:-1])
+def test_a_link_to_a_page_says_what_it_is(page, url, site, path):
+    page.goto(url + path)
+    meta = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll("meta[content]")]
+          .map(m => [m.getAttribute("property") || m.name, m.content]))"""
+    )
+    canonical = page.locator("link[rel=canonical]").get_attribute("href")
+    assert canonical == meta["og:url"] == HOME + path
+    assert len(meta["description"]) > 20
+    assert meta["og:description"] == meta["description"]
+    assert meta["og:title"] and meta["twitter:card"] == "summary_large_image"
+    picture = site / meta["og:image"].removeprefix(HOME)
+    assert picture.suffix == ".png" and picture.exists()
+
+
+def test_the_title_of_an_answer_is_its_question(page, url):
+    answer = BOOK.ordered[0]
+    page.goto(url + answer.url)
+    assert page.title().startswith(answer.meta.question.en)
+    assert answer.slug in page.locator("meta[property='og:image']").get_attribute(
+        "content"
+    )
+
+
+def test_a_formula_keeps_its_comma_on_a_phone(page, url):
+    torn = """() => [...document.querySelectorAll(".held")].filter(held => {
+      const last = held.lastChild;
+      if (last.nodeType !== Node.TEXT_NODE || !held.offsetWidth) return false;
+      const range = document.createRange();
+      range.selectNode(last);
+      const after = range.getBoundingClientRect();
+      const bases = held.querySelectorAll(".katex-base");
+      const before = bases[bases.length - 1].getBoundingClientRect();
+      return after.top > before.bottom || after.left < before.left;
+    }).map(held => held.textContent)"""
+    held = 0
+    for answer in ANSWERS[:6]:
+        page.goto(url + answer)
+        for width in (360, 390, 430):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate(torn) == [], (answer, width)
+        held += page.locator(".held").count()
+    assert held > 50
+
+
+def test_every_page_of_a_phone_leads_home_and_to_the_lists(page, url):
+    page.set_viewport_size({"width": 360, "height": 740})
+    for path in KINDS:
+        page.goto(url + path)
+        page.locator(".menu summary").click()
+        places = page.locator(".menu-places a")
+        assert places.first.is_visible()
+        texts = places.all_inner_texts()
+        lists = [plan["short"] for plan in BOOK.lists.values()]
+        assert texts == [
+            "Home",
+            "All questions",
+            *lists,
+            "Reading paths",
+            "Tags",
+            "Code",
+        ]
+
+
+def test_a_wide_table_keeps_its_first_column_on_a_phone(page, url):
+    page.set_viewport_size({"width": 360, "height": 740})
+    for answer in ANSWERS:
+        page.goto(url + answer)
+        table = page.locator(".wide.scrolls:visible").first
+        if table.count():
+            break
+    first = table.locator("tbody tr").first.locator("td, th").first
+    left = first.bounding_box()["x"]
+    moved = table.evaluate("t => { t.scrollLeft = 90; return t.scrollLeft; }")
+    assert moved > 20
+    assert first.bounding_box()["x"] == pytest.approx(left, abs=1)
+    hint = table.evaluate("t => getComputedStyle(t, '::before').content")
+    assert "scroll" in hint
+
+
+def test_the_chosen_language_is_marked_in_forced_colours(page, url):
+    page.emulate_media(forced_colors="active")
+    page.goto(url + ANSWERS[0])
+    marks = (
+        page.locator(".tabbed-labels")
+        .first.locator("label")
+        .evaluate_all("all => all.map(l => getComputedStyle(l).borderBottomColor)")
+    )
+    assert len(marks) == 3 and marks[0] != marks[1] == marks[2]
+
+
+def test_text_of_a_figure_can_be_read_on_a_phone(page, url):
+    page.set_viewport_size({"width": 360, "height": 740})
+    answer = next(a for a in BOOK.ordered if a.images)
+    page.goto(url + answer.url)
+    image = page.locator(".figure img:visible").first
+    image.scroll_into_view_if_needed()
+    page.wait_for_function(
+        "i => i.complete && i.currentSrc", arg=image.element_handle()
+    )
+    assert ".narrow-" in image.evaluate("i => i.currentSrc")
+    drawn = image.evaluate("i => i.naturalWidth")
+    assert image.bounding_box()["width"] >= drawn - 1  # at its own size or larger
+
+
+def test_the_file_behind_a_block_of_code_is_served(page, url):
+    page.goto(url + ANSWERS[0])
+    links = page.locator(".made-by a[href$='.py']")
+    addresses = {a.evaluate("a => a.href") for a in links.all()}
+    assert any("/code/tests/" in a for a in addresses)
+    for address in addresses:
+        reply = page.request.get(address)
+        assert reply.ok and reply.text().startswith('"""')
