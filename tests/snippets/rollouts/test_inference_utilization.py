@@ -383,6 +383,8 @@ def test_readings_are_those_of_the_draws():
     assert "queued" not in page.readings(OTHERS)["E. 0.5, client sends 8"][0]
     sizes = [n for n, _ in page.cases(100).values()]
     assert sizes == [256] * 5 + [64] * 2
+    widest = [int(t.running.max()) for _, t in page.cases(100).values()]
+    assert widest[2:5] == [27, 16, 8] and widest[5:] == [64, 64]
 
 
 def test_claim_diagnoses_of_the_cases():
