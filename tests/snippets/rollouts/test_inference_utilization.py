@@ -355,6 +355,12 @@ def test_means_are_over_time():
     [
         (Reading(1, 0.6, 0.99, 0.4, 50, 256, 200), "over-admitted"),
         (Reading(1, 0.6, 0.90, 0.4, 50, 64, 3), "cache binds"),
+        (Reading(1, 0.6, 0.90, 0.4, 50, 64, 27), "over-admitted"),
+        (Reading(1, 0.6, 0.90, 0.4, 50, 64, 24), "cache binds"),
+        (Reading(1, 0.6, 0.77, 0.4, 50, 64, 3), "cache binds"),
+        (Reading(1, 0.6, 0.73, 0.4, 50, 64, 3), "admission cap binds"),
+        (Reading(1, 0.6, 0.90, 0.04, 40, 50, 3), "starved"),
+        (Reading(1, 0.6, 0.90, 0.04, 34, 50, 3), "tail"),
         (Reading(0.5, 0.3, 0.40, 0.6, 15, 16, 0), "admission cap binds"),
         (Reading(0.5, 0.3, math.nan, 0.0, 7.6, 8, 0), "starved"),
         (Reading(0.9, 0.5, math.nan, 0.0, 20, 64, 0), "tail"),

@@ -567,6 +567,9 @@ def test_figure_ratio_dots_the_floor_above_and_the_length_below():
     ):
         dotted = [x for x in axes.lines if x.get_linestyle() == ":"]
         assert any(np.allclose(x.get_ydata(), value / 1e3) for x in dotted)
+        names = {text.get_text(): text.xy[1] for text in axes.texts}
+        name = "lower bound" if axes is top else "all responses"
+        assert names[name] == pytest.approx(value / 1e3)
 
 
 def test_measure_without_a_warm_up_starts_at_time_0():
