@@ -11,17 +11,20 @@ Units: bytes, seconds, FLOP (a multiply-add is 2), tokens, blocks of 16.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate
 from snippets.rollouts.paged_attention import kv_bytes
-from snippets.rollouts.rollout_long_tail import draw_lengths
+from snippets.rollouts.rollout_long_tail import draw_lengths, shown
 from snippets.show import label, markdown_table, new_figure
 
 GIB = 2**30
@@ -185,7 +188,7 @@ def concurrency(
     Args:
         tokens: Pool in tokens.
         prompt: Tokens of each prompt, not shared.
-        responses: Sample of response lengths R.
+        responses: Sample of response lengths R, or quantiles of their law.
 
     Returns:
         guaranteed: none can ever be evicted, all at the longest length.
@@ -414,9 +417,16 @@ def table_memory() -> str:
     return markdown_table(heads + ["SGLang, 10 GiB taken"], rows, "rrrrr")
 
 
-def lengths(n: int = 256) -> NDArray[np.int64]:
-    """Response lengths: lognormal, median 3,000, cap 32,768, seed 0."""
-    return draw_lengths(np.random.default_rng(0), n, 1)[:, 0]
+def lengths(seed: int, n: int = 256) -> NDArray[np.int64]:
+    """Response lengths: lognormal, median 3,000, cap 32,768."""
+    return draw_lengths(np.random.default_rng(seed), n, 1)[:, 0]
+
+
+@cache
+def quantiles(n: int = 20000) -> NDArray[np.int64]:
+    """The law of `lengths` itself: its quantiles at (i + 1/2) / n."""
+    z = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
+    return np.minimum(np.round(3000 * np.exp(0.9 * np.array(z))), 32768)
 
 
 def blocks(fraction: float) -> int:
@@ -430,7 +440,7 @@ def table_concurrency() -> str:
     rows = []
     for fraction in (0.5, 0.9):
         tokens = 16 * blocks(fraction)
-        fits = concurrency(tokens, PROMPT, lengths(4000))
+        fits = concurrency(tokens, PROMPT, quantiles())
         rows.append(
             (f"{fraction}", f"{tokens:,}", *(f"{n:.1f}" for n in fits))
         )
@@ -439,10 +449,10 @@ def table_concurrency() -> str:
 
 
 @cache
-def cases() -> dict[str, tuple[int, Trace]]:
+def cases(seed: int) -> dict[str, tuple[int, Trace]]:
     """Name to (requests, trace) of one training step on one replica."""
     half, most = blocks(0.5), blocks(0.9)
-    all_, few = lengths(), lengths()[:64]
+    all_, few = lengths(seed), lengths(seed)[:64]
     never = 10**9
     runs = {
         "A. 0.5, at most 256": (all_, half, 256, never),
@@ -459,26 +469,59 @@ def cases() -> dict[str, tuple[int, Trace]]:
     }
 
 
+@cache
+def readings(
+    seeds: Iterable[int] = SEEDS,
+) -> dict[str, tuple[dict[str, Estimate], Counter[str]]]:
+    """For each case its metrics over the seeds and what they are read as.
+
+    The metrics are those of `Reading` with "again" (tokens computed again
+    over the responses' tokens) and "seconds"; "queued" is left out where
+    some seed has no queue.
+    """
+    found = {}
+    for name in cases(SEEDS[0]):
+        rows, names = [], Counter[str]()
+        for seed in seeds:
+            requests, t = cases(seed)[name]
+            r = read(t)
+            names[diagnose(r, requests)] += 1
+            more = {"again": t.recomputed / t.tokens}
+            rows.append(
+                r._asdict() | more | {"seconds": float(t.seconds.sum())}
+            )
+        keys = [k for k in rows[0] if not any(math.isnan(x[k]) for x in rows)]
+        columns = zip(*([x[k] for k in keys] for x in rows), strict=True)
+        pairs = zip(keys, columns, strict=True)
+        found[name] = {k: Estimate(v) for k, v in pairs}, names
+    return found
+
+
 def table_rollouts() -> str:
     """What the gauges say in each case, and the diagnosis."""
+    specs = {
+        "mean": ".2f",
+        "queued": ".2f",
+        "waiting": ".0%",
+        "running": ".0f",
+        "preemptions": ".0f",
+        "again": ".0%",
+        "seconds": ".0f",
+    }
     rows = []
-    for name, (requests, t) in cases().items():
-        r = read(t)
-        rows.append(
-            (
-                name,
-                f"{r.mean:.2f}",
-                f"{r.peak:.2f}",
-                "-" if math.isnan(r.queued) else f"{r.queued:.2f}",
-                f"{100 * r.waiting:.0f} %",
-                f"{r.running:.0f}",
-                f"{r.preemptions} ({100 * t.recomputed / t.tokens:.0f} %)",
-                f"{t.seconds.sum():.0f}",
-                diagnose(r, requests),
-            )
-        )
-    heads = ["case", "usage, mean", "peak", "while waiting"]
-    heads += ["time waiting", "running", "preempted", "s", "reading"]
+    for name, (found, names) in readings().items():
+        cells = [
+            shown(found[key], spec) if key in found else "–"
+            for key, spec in specs.items()
+        ]
+        said = names.most_common()
+        if len(said) == 1:
+            cells.append(said[0][0])
+        else:
+            cells.append(", ".join(f"{word} {n}" for word, n in said))
+        rows.append((name, *cells))
+    heads = ["case", "usage, mean", "while waiting", "time waiting"]
+    heads += ["running", "preempted", "computed again", "s", "reading"]
     return markdown_table(heads, rows, "lrrrrrrrl")
 
 
@@ -532,7 +575,7 @@ def _under(
 def figure_rollout() -> Figure:
     """Case B over time: usage, and who runs and waits."""
     figure, (top, low) = new_figure(3.8, rows=2, sharex=True)
-    _, t = cases()["B. 0.9, at most 256"]
+    _, t = cases(0)["B. 0.9, at most 256"]
     r, time = read(t), np.cumsum(t.seconds) - t.seconds
     end = time[t.waiting > 0].max()
     for axes in (top, low):
@@ -540,7 +583,7 @@ def figure_rollout() -> Figure:
     top.plot(time, t.usage, "-", color="C0")
     top.axhline(r.mean, color="C1", ls="--", lw=1)
     top.set(ylabel="KV cache usage", ylim=(0, 1.15))
-    top.set_title("Mean 0.62, and yet the cache was the limit")
+    top.set_title(f"Mean {r.mean:.2f}, and yet the cache was the limit")
     label(top, 30, 0.82, "requests wait: 1.00", "C0", xytext=(0, 0))
     label(top, time[-1], r.mean, "mean of the step", "C1", ha="right")
     low.step(time, t.running, "-", where="post", color="C0")

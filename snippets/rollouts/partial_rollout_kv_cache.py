@@ -8,6 +8,7 @@ Notation: theta old weights, theta' new ones; stale: the new weights attend
 Units: KL in nats per token; sizes of updates relative to the weights.
 """
 
+from collections.abc import Collection
 from functools import cache
 from typing import NamedTuple
 
@@ -118,109 +119,109 @@ def kl(p: Array, q: Array) -> float:
     return float((np.exp(p) * (p - q)).sum())
 
 
+ALL = Weights._fields
+
+
 # --8<-- [start:treatments]
-class Treated(NamedTuple):
-    """Next-token KLs in nats after an update in the middle of a response.
+def treat(
+    size: float,
+    seed: int,
+    shape: Shape = SMALL,
+    parts: Collection[str] = ALL,
+) -> tuple[float, float]:
+    """Update in mid-response; keep the cache or compute it anew.
 
-    Attributes:
-        policy: Old policy against the new one, each with its own cache.
-        stale: New weights with a fresh cache against the stale one.
-        later: The same after eight more tokens written by new weights.
+    Args:
+        size: Length of the update relative to the weights.
+        seed: Draws weights, direction of the update and tokens.
+        shape: Of the model.
+        parts: Matrices that move; the others stay.
+
+    Returns:
+        KLs of the next token in nats: old policy against new, each with
+        its own cache; new weights with a fresh cache against the kept one.
     """
-
-    policy: float
-    stale: float
-    later: float
-
-
-def treat(size: float, seed: int, shape: Shape = SMALL) -> Treated:
-    """Update in mid-response; keep the cache or compute it anew."""
     rng = np.random.default_rng(seed)
     old = draw(rng, shape)
-    new = moved(old, draw(rng, shape), size)
-    n = shape.length
-    tokens = rng.integers(0, VOCAB, n + 9).tolist()
-    prefix, last, more = tokens[:n], tokens[n], tokens[n + 1 :]
+    goal = moved(old, draw(rng, shape), size)._asdict()
+    new = old._replace(**{part: goal[part] for part in parts})
+    *prefix, last = rng.integers(0, VOCAB, shape.length + 1).tolist()
     _, written = extend(old, prefix, empty(old))
     _, rebuilt = extend(new, prefix, empty(new))
     before, _ = extend(old, [last], written)
-    fresh, clean = extend(new, [last], rebuilt)
-    stale, mixed = extend(new, [last], written)
-    fresh_later, _ = extend(new, more, clean)
-    stale_later, _ = extend(new, more, mixed)
-    return Treated(
-        kl(before, fresh), kl(fresh, stale), kl(fresh_later, stale_later)
-    )
+    fresh, _ = extend(new, [last], rebuilt)
+    stale, _ = extend(new, [last], written)
+    return kl(before, fresh), kl(fresh, stale)
 
 
 # --8<-- [end:treatments]
 
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1)
-SEEDS = 16
+DRAWS = range(48)
+"""Weights, update and tokens of the page; tests use others."""
 
 
 @cache
-def sweep() -> dict[float, Array]:
-    """For each size a (16, 3) array: policy, stale, later."""
-    return {
-        size: np.array([treat(size, seed) for seed in range(SEEDS)])
-        for size in SIZES
-    }
+def runs(
+    size: float,
+    shape: Shape = SMALL,
+    parts: Collection[str] = ALL,
+    draws: range = DRAWS,
+) -> Array:
+    """`treat` for each draw, (draws, 2): policy, stale."""
+    return np.array([treat(size, seed, shape, parts) for seed in draws])
 
 
-def band(share: Array) -> str:
-    """Median, and the 10 % and 90 % quantiles."""
-    low, middle, high = np.quantile(share, [0.1, 0.5, 0.9])
-    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+def share(found: Array) -> Array:
+    """The stale cache's KL over the policy's own, median and 80 % band."""
+    return np.quantile(found[:, 1] / found[:, 0], [0.5, 0.1, 0.9])
+
+
+def band(found: Array) -> str:
+    """`share` in a table's cell; 0 where the cache cannot go stale."""
+    if not found[:, 1].any():
+        return "0"
+    return "{:.2f} ({:.2f}–{:.2f})".format(*share(found))
 
 
 def table_stale() -> str:
-    """Medians over seeds: what the update changes, what the cache adds."""
-    rows = [
-        (
-            f"{size:g}",
-            f"{np.median(runs[:, 0]):.1e}",
-            f"{np.median(runs[:, 1]):.1e}",
-            band(runs[:, 1] / runs[:, 0]),
-        )
-        for size, runs in sweep().items()
-    ]
+    """Medians over draws: what the update changes, what the cache adds."""
+    rows = []
+    for size in SIZES:
+        found = runs(size)
+        policy, stale = np.median(found, 0)
+        rows.append((f"{size:g}", power(policy), power(stale), band(found)))
     heads = ["update", "KL, old to new policy", "KL, stale cache"]
     return markdown_table([*heads, "stale / policy"], rows, "rrrr")
 
 
-SHAPES = (
-    Shape(layers=1),
-    SMALL,
-    Shape(layers=4),
-    Shape(width=64),
-    Shape(layers=4, width=64),
-    Shape(length=64),
-)
+def power(x: float) -> str:
+    """A number in scientific notation, in TeX."""
+    digits, exponent = f"{x:.1e}".split("e")
+    return rf"${digits}\cdot10^{{{int(exponent)}}}$"
 
 
-@cache
-def shape_runs() -> dict[Shape, Array]:
-    """For each shape a (16, 3) array at one size of update."""
-    return {
-        shape: np.array([treat(0.01, seed, shape) for seed in range(SEEDS)])
-        for shape in SHAPES
-    }
+CASES: dict[str, tuple[Shape, Collection[str]]] = {
+    "all | 2 | 16 | 16": (SMALL, ALL),
+    "all | 1 | 16 | 16": (Shape(layers=1), ALL),
+    "all | 4 | 16 | 16": (Shape(layers=4), ALL),
+    "all | 4 | 64 | 16": (Shape(layers=4, width=64), ALL),
+    "all | 2 | 16 | 64": (Shape(length=64), ALL),
+    "head | 2 | 16 | 16": (SMALL, ("head",)),
+    "mix | 2 | 16 | 16": (SMALL, ("mix",)),
+    "q, v | 2 | 16 | 16": (SMALL, ("q", "v")),
+    "k, v | 2 | 16 | 16": (SMALL, ("k", "v")),
+}
 
 
 def table_shapes() -> str:
-    """The share of the stale cache in models of other shapes."""
+    """The share of the stale cache: other shapes, other matrices moved."""
     rows = [
-        (
-            *shape,
-            band(runs[:, 1] / runs[:, 0]),
-            f"{np.median(runs[:, 2] / runs[:, 1]):.2f}",
-        )
-        for shape, runs in shape_runs().items()
+        (*name.split(" | "), band(runs(0.01, shape, parts)))
+        for name, (shape, parts) in CASES.items()
     ]
-    heads = ["layers", "width", "tokens before", "stale / policy"]
-    heads += ["after 8 tokens more, of that"]
-    return markdown_table(heads, rows, "rrrrr")
+    heads = ["matrices that move", "layers", "width", "tokens before"]
+    return markdown_table([*heads, "stale / policy"], rows, "lrrrr")
 
 
 QWEN3_8B = Model(8.2e9, 36, 4096, kv_bytes(36, 8, 128))
@@ -233,7 +234,12 @@ def table_prefill() -> str:
         seconds = requests * prefill_seconds(QWEN3_8B, tokens, FLOPS)
         size = requests * tokens * QWEN3_8B.kv / 2**30
         rows.append(
-            (requests, f"{tokens:,}", f"{size:,.0f}", f"{seconds:.1f} s")
+            (
+                f"{requests:,}",
+                f"{tokens:,}",
+                f"{size:,.0f}",
+                f"{seconds:.1f} s",
+            )
         )
     heads = ["requests", "tokens so far", "KV, GiB", "prefill again"]
     return markdown_table(heads, rows, "rrrr")
@@ -242,10 +248,9 @@ def table_prefill() -> str:
 def figure_stale() -> Figure:
     """KL of the policy's change and of the stale cache against the update."""
     figure, axes = new_figure(3.0)
-    runs = sweep()
     for column, color, line in ((0, "C1", "--"), (1, "C0", "-")):
         low, middle, high = (
-            [np.quantile(r[:, column], q) for r in runs.values()]
+            [np.quantile(runs(size)[:, column], q) for size in SIZES]
             for q in (0.1, 0.5, 0.9)
         )
         axes.plot(SIZES, middle, line, color=color, marker="o", ms=4)

@@ -11,7 +11,7 @@ Units:     lengths in tokens; time in decode steps of a lone request.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -19,6 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate, each_over_seeds
 from snippets.rollouts.simulator import Buffer, Engine, Request
 from snippets.show import label, markdown_table, new_figure
 
@@ -313,16 +314,30 @@ def measure(s: Setup, run: Run) -> dict[str, float]:
 
 # --8<-- [end:measure]
 
-SEEDS = 5
-SHARE = 0.4
+Make = Callable[[Setup, Source], Run]
+
+
+@cache
+def step(ratio: float, keep: bool = True) -> Make:
+    """A colocated step that launches `ratio` times the groups it needs."""
+    return lambda s, source: colocated(
+        s, source, round((ratio - 1) * s.groups), keep
+    )
+
+
+SHOWN = Setup(updates=10)
+RATIO, RATIOS = 1.5, (1.0, 1.25, 1.5, 2.0)
+SHARES = {"one step off": 0.5, "asynchronous": 0.4}
+"""Share of the GPUs that generates: for each the best in steps of 0.1."""
 ETA = 2
-EXTRA = 16
-REMEDIES: dict[str, Callable[[Setup, Source], Run]] = {
-    "synchronous": colocated,
-    "over-sample, discard": lambda s, p: colocated(s, p, EXTRA, False),
-    "over-sample, resume": lambda s, p: colocated(s, p, EXTRA),
-    "one step off": lambda s, p: one_step_off(s, p, SHARE),
-    "asynchronous": lambda s, p: asynchronous(s, p, SHARE, ETA),
+REMEDIES: dict[str, Make] = {
+    "synchronous": step(1.0),
+    "over-sample, discard": step(RATIO, False),
+    "over-sample, resume": step(RATIO),
+    "one step off": lambda s, p: one_step_off(s, p, SHARES["one step off"]),
+    "asynchronous": lambda s, p: asynchronous(
+        s, p, SHARES["asynchronous"], ETA
+    ),
 }
 
 
@@ -343,95 +358,70 @@ def lower_bound(s: Setup) -> float:
     return s.groups * s.size * mean_length() / s.slots + s.train
 
 
-def repeat(
-    make: Callable[[Setup, Source], Run], s: Setup, seeds: int
-) -> dict[str, tuple[float, float]]:
-    """`measure` over seeds: (mean, sample standard deviation) of each."""
-    rows = [
-        measure(s, make(s, prompts(seed, s.size))) for seed in range(seeds)
-    ]
-    return {
-        key: (
-            float(np.mean([row[key] for row in rows])),
-            float(np.std([row[key] for row in rows], ddof=1)),
-        )
-        for key in rows[0]
-    }
-
-
 @cache
-def remedies() -> dict[str, dict[str, tuple[float, float]]]:
-    """Each remedy's averages on the default cluster."""
-    return {
-        name: repeat(make, Setup(), SEEDS) for name, make in REMEDIES.items()
-    }
+def averages(
+    make: Make, seeds: Iterable[int] = SEEDS, s: Setup = SHOWN
+) -> dict[str, Estimate]:
+    """`measure`, each entry over the seeds."""
+    keys: list[str] = []
+
+    def one(seed: int) -> list[float]:
+        found = measure(s, make(s, prompts(seed, s.size)))
+        keys[:] = found
+        return list(found.values())
+
+    return dict(zip(keys, each_over_seeds(one, seeds), strict=True))
 
 
-RATIOS = (1.0, 1.25, 1.5, 2.0)
+def sweep(
+    keep: bool, seeds: Iterable[int] = SEEDS
+) -> list[dict[str, Estimate]]:
+    """Averages for each of RATIOS; keep: resume rather than discard."""
+    return [averages(step(x, keep or x == 1), seeds) for x in RATIOS]
 
 
-@cache
-def sweep() -> dict[bool, list[dict[str, tuple[float, float]]]]:
-    """Averages by over-sampling ratio, keyed by keep (resume or discard).
-
-    Six updates of each of 4 seeds count. A step that discards starts from
-    nothing, as the first does, so it needs no warm-up; one that resumes
-    needs 4 to reach its steady mixture of ages.
-    """
-
-    def make(ratio: float, keep: bool) -> Callable[[Setup, Source], Run]:
-        return lambda s, source: colocated(
-            s, source, round((ratio - 1) * s.groups), keep
-        )
-
-    forget, resume = Setup(updates=6, warmup=0), Setup(updates=10)
-    first = repeat(colocated, forget, 4)
-    return {
-        keep: [first] + [repeat(make(x, keep), s, 4) for x in RATIOS[1:]]
-        for keep, s in ((False, forget), (True, resume))
-    }
+SCHEDULES = (
+    "static batches",
+    "continuous, first come",
+    "continuous, longest first",
+    "lower bound",
+)
 
 
 def batching(
-    slots: int, seeds: int = 8, requests: int = 512
-) -> dict[str, tuple[float, float, float]]:
+    slots: int, seeds: Iterable[int] = SEEDS, requests: int = 512
+) -> dict[str, tuple[Estimate, Estimate]]:
     """Wall time of one batch under three schedules, and its lower bound.
 
     Args:
         slots: Decode slots.
-        seeds: Batches drawn.
+        seeds: Batches drawn, at least 8.
         requests: Responses in a batch, independent lengths.
 
     Returns:
-        For each schedule: mean time, its standard deviation over seeds,
-        and mean share of slot time in use.
+        For each of SCHEDULES: time, and share of slot time in use.
     """
-    times: dict[str, list[tuple[float, float]]] = {}
-    for seed in range(seeds):
+
+    def one(seed: int) -> list[float]:
         lengths = draw_lengths(np.random.default_rng(seed), requests, 1)
         plain = lengths.ravel()
-        for name, order, continuous in (
-            ("static batches", plain, False),
-            ("continuous, first come", plain, True),
-            ("continuous, longest first", np.sort(plain)[::-1], True),
+        found: list[float] = []
+        for order, continuous in (
+            (plain, False),
+            (plain, True),
+            (np.sort(plain)[::-1], True),
         ):
             engine = Engine(slots, continuous=continuous)
             engine.submit([Request(int(n)) for n in order])
             while engine.running:
                 engine.advance()
-            use = engine.busy / (slots * engine.time)
-            times.setdefault(name, []).append((engine.time, use))
+            found += [engine.time, engine.busy / (slots * engine.time)]
         bound = max(plain.sum() / slots, plain.max())
-        use = plain.sum() / (slots * bound)
-        times.setdefault("lower bound", []).append((bound, use))
-    return {
-        name: (
-            float(np.mean([t for t, _ in pairs])),
-            float(np.std([t for t, _ in pairs], ddof=1)),
-            float(np.mean([u for _, u in pairs])),
-        )
-        for name, pairs in times.items()
-    }
+        return [*found, bound, plain.sum() / (slots * bound)]
+
+    found = each_over_seeds(one, seeds)
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return dict(zip(SCHEDULES, pairs, strict=True))
 
 
 # --8<-- [start:agentic]
@@ -485,21 +475,21 @@ def table_extreme() -> str:
     return markdown_table([*heads, "exact, capped", "bubble, capped"], rows)
 
 
+def shown(estimate: Estimate, spec: str) -> str:
+    """Mean and spread; the value alone where no seed moves it."""
+    return format(estimate if estimate.spread else estimate.mean, spec)
+
+
 def table_batching() -> str:
     """Static and continuous batching at few and at many slots."""
     few, many = batching(64), batching(512)
+    rows = []
+    for name in SCHEDULES:
+        cells = [*few[name], *many[name]]
+        specs = (",.0f", ".0%") * 2
+        rows.append([name, *map(shown, cells, specs)])
     return markdown_table(
-        ["512 responses", "64 slots", "in use", "512 slots", "in use"],
-        [
-            [
-                name,
-                f"{few[name][0]:,.0f} ± {few[name][1]:,.0f}",
-                f"{few[name][2]:.0%}",
-                f"{many[name][0]:,.0f} ± {many[name][1]:,.0f}",
-                f"{many[name][2]:.0%}",
-            ]
-            for name in few
-        ],
+        ["512 responses", "64 slots", "in use", "512 slots", "in use"], rows
     )
 
 
@@ -516,21 +506,19 @@ def table_group() -> str:
 
 def table_remedies() -> str:
     """Time, waste and staleness of each remedy."""
-    rows = []
-    for name, found in remedies().items():
-        time, sd = found["time"]
-        rows.append(
-            [
-                name,
-                f"{time:,.0f} ± {sd:,.0f}",
-                f"{found['idle'][0]:.0%}",
-                f"{found['lost'][0]:.0%}",
-                f"{found['length'][0]:,.0f} ± {found['length'][1]:,.0f}",
-                f"{found['stale'][0]:.0%}",
-                f"{found['mixed'][0]:.0%}",
-                f"{found['lag'][0]:.1f}",
-            ]
-        )
+    specs = {
+        "time": ",.0f",
+        "idle": ".0%",
+        "lost": ".0%",
+        "length": ",.0f",
+        "stale": ".0%",
+        "mixed": ".0%",
+        "lag": ".1f",
+    }
+    rows = [
+        [name, *(shown(averages(make)[key], specs[key]) for key in specs)]
+        for name, make in REMEDIES.items()
+    ]
     bound, length = lower_bound(Setup()), mean_length()
     last = [f"{bound:,.0f}", "0%", "0%", f"{length:,.0f}", "", "", ""]
     heads = ["", "time per update", "GPUs idle", "tokens thrown away"]
@@ -542,7 +530,6 @@ def table_remedies() -> str:
 
 def table_ratio() -> str:
     """What over-sampling costs, by ratio."""
-    found = sweep()
     return markdown_table(
         [
             "launched / needed",
@@ -554,56 +541,59 @@ def table_ratio() -> str:
         [
             [
                 f"{ratio:g}",
-                f"{drop['lost'][0]:.0%} ± {drop['lost'][1]:.0%}",
-                f"{keep['stale'][0]:.0%} ± {keep['stale'][1]:.0%}",
-                f"{keep['mixed'][0]:.0%} ± {keep['mixed'][1]:.0%}",
-                f"{keep['lag'][0]:.1f}",
+                shown(drop["lost"], ".0%"),
+                shown(keep["stale"], ".0%"),
+                shown(keep["mixed"], ".0%"),
+                shown(keep["lag"], ".1f"),
             ]
             for ratio, drop, keep in zip(
-                RATIOS, found[False], found[True], strict=True
+                RATIOS, sweep(False), sweep(True), strict=True
             )
         ],
     )
 
 
-def agentic_rows(draws: int = 20) -> list[tuple[str, float, ...]]:
-    """(setting, mean, longest, bubble, waiting share), mean over draws.
+AGENTIC: dict[str, tuple[int, float, float]] = {
+    "tokens only": (256, 0.0, 0.0),
+    "with tools": (256, 0.0, 36000.0),
+    "0.2% of calls hang, timeout 36,000": (256, 0.002, 36000.0),
+    "0.2% of calls hang, timeout 3,600": (256, 0.002, 3600.0),
+    "same, timeout 36,000, first 256 of 288": (288, 0.002, 36000.0),
+}
+"""Trajectories launched, share of calls that hang, time-out."""
 
-    Times are decode steps of the trajectories that are kept.
+
+def agentic_rows(
+    seeds: Iterable[int] = SEEDS,
+) -> dict[str, list[Estimate]]:
+    """Mean, longest, bubble and waiting share of the 256 that are kept.
+
+    Times are decode steps.
     """
-    rows = []
-    for name, launched, hang, timeout in (
-        ("tokens only", 256, 0.0, 0.0),
-        ("with tools", 256, 0.0, 36000.0),
-        ("0.2% of calls hang, timeout 36,000", 256, 0.002, 36000.0),
-        ("0.2% of calls hang, timeout 3,600", 256, 0.002, 3600.0),
-        ("same, timeout 36,000, first 256 of 288", 288, 0.002, 36000.0),
-    ):
-        found = []
-        for seed in range(draws):
+
+    def row(launched: int, hang: float, timeout: float) -> list[Estimate]:
+        def one(seed: int) -> list[float]:
             rng = np.random.default_rng(seed)
             tokens, waits = agentic(rng, launched, hang, timeout)
             kept = np.argsort(tokens + waits)[:256]
             total = (tokens + waits)[kept]
-            found.append(
-                (
-                    total.mean(),
-                    total.max(),
-                    1 - total.mean() / total.max(),
-                    waits[kept].sum() / total.sum(),
-                )
-            )
-        rows.append((name, *(float(x) for x in np.mean(found, axis=0))))
-    return rows
+            mean, longest = total.mean(), total.max()
+            share = waits[kept].sum() / total.sum()
+            return [mean, longest, 1 - mean / longest, share]
+
+        return each_over_seeds(one, seeds)
+
+    return {name: row(*setting) for name, setting in AGENTIC.items()}
 
 
 def table_agentic() -> str:
     """Mean, longest, bubble and waiting share of agent trajectories."""
+    specs = (",.0f", ",.0f", ".0%", ".0%")
     return markdown_table(
         ["256 trajectories", "mean", "longest", "bubble", "time in tools"],
         [
-            [name, f"{mean:,.0f}", f"{top:,.0f}", f"{idle:.0%}", f"{w:.0%}"]
-            for name, mean, top, idle, w in agentic_rows()
+            [name, *map(shown, found, specs)]
+            for name, found in agentic_rows().items()
         ],
     )
 
@@ -611,9 +601,9 @@ def table_agentic() -> str:
 def figure_slots() -> Figure:
     """Slots in use against time for three schedules, three updates."""
     s = Setup(updates=5, warmup=1)
-    shown = ("synchronous", "over-sample, resume", "asynchronous")
+    names = ("synchronous", "over-sample, resume", "asynchronous")
     fig, panels = new_figure(4.6, rows=3, sharex=True, sharey=True)
-    for axes, name in zip(panels, shown, strict=True):
+    for axes, name in zip(panels, names, strict=True):
         run = REMEDIES[name](s, prompts(1, s.size))
         last = (run.engine.time, run.engine.running)
         times, counts = zip(*run.engine.trace, last, strict=True)
@@ -638,15 +628,15 @@ def run_time(run: Run) -> float:
 
 def figure_ratio() -> Figure:
     """Time per update and length trained on against launched / needed."""
-    found, s = sweep(), Setup()
+    s = Setup()
     fig, (top, low) = new_figure(4.8, rows=2, sharex=True)
     for keep, color, name in (
         (False, "C1", "discard"),
         (True, "C0", "resume"),
     ):
         for axes, key, unit in ((top, "time", 1e3), (low, "length", 1e3)):
-            mean = np.array([row[key][0] for row in found[keep]]) / unit
-            sd = np.array([row[key][1] for row in found[keep]]) / unit
+            mean = np.array([row[key].mean for row in sweep(keep)]) / unit
+            sd = np.array([row[key].spread for row in sweep(keep)]) / unit
             axes.errorbar(
                 RATIOS, mean, sd, color=color, marker="o", label=name
             )

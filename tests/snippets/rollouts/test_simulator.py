@@ -133,6 +133,12 @@ def test_until_stops_at_the_end_of_a_step():
     assert engine.advance(until=1) == [] and engine.time == 6
 
 
+def test_an_idle_clock_never_runs_backwards():
+    engine = Engine(1)
+    assert engine.advance(until=5) == [] and engine.time == 5
+    assert engine.advance(until=1) == [] and engine.time == 5
+
+
 def test_a_completion_exactly_at_until_is_returned():
     engine = Engine(1)
     request = Request(5)

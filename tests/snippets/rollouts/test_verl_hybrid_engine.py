@@ -412,7 +412,22 @@ def test_table_of_volumes():
         assert row[6].endswith(f" of {n}")
         start = f"{actor.p}-{actor.t}-{actor.d} → {actor.pg}-{actor.tg}-"
         assert row[0] == f"{start}{actor.dg}-{actor.d}"
-    first = cells(page.table_volume())[0]
+    table = cells(page.table_volume())
+    assert [row[0].split(" → ")[0] for row in table] == [
+        "1-4-2",
+        "1-8-2",
+        "1-8-2",
+        "2-4-2",
+        "8-8-2",
+    ]
+    assert [row[0].split(" → ")[1][:3] for row in table] == [
+        "1-2",
+        "1-2",
+        "1-8",
+        "1-2",
+        "1-8",
+    ]
+    first = table[0]
     assert first[4] == "0.375" and first[6] == "4 of 8"
 
 
@@ -438,6 +453,19 @@ def test_table_of_mappings():
         assert float(row[4]) <= float(row[5])
         assert sum(int(x) for x in row[3].split("+")) == int(row[0])
     assert cells(page.table_mapping())[0][6] == "does not fit"
+
+
+def test_table_of_mappings_prints_these_costs():
+    """16 machines, 10 for actor, reference and reward, 6 for the critic."""
+    row = cells(page.table_mapping())[3]
+    assert row[2:4] == ["actor+ref+reward / critic", "10 + 6"]
+    generate = 320 / 10 + 20
+    score = max((20 + 20) / 10 + 5 + 5, 20 / 6 + 5)
+    update = max(120 / 10 + 20, 120 / 6 + 20)
+    assert float(row[4]) == pytest.approx(generate + score + update, abs=0.5)
+    all_on_one = (320 + 3 * 20 + 2 * 120) / 16 + 20 + 3 * 5 + 2 * 20
+    assert float(row[5]) == pytest.approx(all_on_one, abs=0.5)
+    assert cells(page.table_mapping())[4][4:] == ["78", "94", "84"]
 
 
 def test_figure_shows_the_counted_shards():
