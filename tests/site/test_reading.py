@@ -8,8 +8,8 @@ import pytest
 
 from scripts import ROOT
 from scripts.catalog import LANGUAGES, load
-from tests.site.conftest import HOME
 from scripts.plan import asked_id
+from tests.site.conftest import HOME
 
 BOOK = load()
 ANSWERS = [answer.url for answer in BOOK.ordered]
