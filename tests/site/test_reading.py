@@ -84,7 +84,7 @@ def fits_on_paper(page):
         """() => ({
           wide: document.scrollingElement.scrollWidth,
           text: parseFloat(getComputedStyle(
-            document.querySelector("article p:not([class])")).fontSize)})"""
+            document.querySelector(".tabbed-block p")).fontSize)})"""
     )
     assert size["wide"] <= PAPER_PX + 1
     assert size["text"] == pytest.approx(10.5 * 4 / 3)
