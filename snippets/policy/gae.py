@@ -332,6 +332,18 @@ def signed(value: float, digits: int = 3) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
+def small(value: float) -> str:
+    """Two digits; below 0.001 as a power of ten, "4.3·10⁻⁵"."""
+    if value >= 1e-3:
+        return f"{value:.2g}"
+    digits, power = f"{value:.1e}".split("e-")
+    raised = power.lstrip("0").translate(str.maketrans(*RAISED))
+    return f"{digits}·10⁻{raised}"
+
+
+RAISED = "0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"
+
+
 def table_example() -> str:
     """Four tokens, reward 1 at the end: TD errors and GAE, four lambdas."""
     rewards = np.array([[0.0, 0.0, 0.0, 1.0]])
@@ -373,11 +385,11 @@ def table_decay() -> str:
     distances = (20, 100, 1000, 10000)
     for lam in (0.95, 0.99, 0.999, 0.9999, 1.0):
         horizon = "∞" if lam == 1 else f"{1 / (1 - lam):,.0f}"
-        cells = (f"{lam**d:.2g}" for d in distances)
+        cells = (small(lam**d) for d in distances)
         rows.append((f"{lam:g}", horizon, *cells))
     for length in (100, 1000, 10000):
         lam = 1 - 1 / (0.05 * length)
-        cells = (f"{lam**d:.2g}" if d <= length else "–" for d in distances)
+        cells = (small(lam**d) if d <= length else "–" for d in distances)
         horizon = f"{1 / (1 - lam):,.0f}"
         rows.append((f"VAPO, $l={length}$: {lam:g}", horizon, *cells))
     heads = ["$\\lambda$", "horizon", *(f"{d:,} before" for d in distances)]

@@ -452,7 +452,13 @@ def test_table_of_decay_is_lambda_to_the_distance():
             if d > longest:
                 assert cell == "–"
             else:
-                assert float(cell) == pytest.approx(lam**d, rel=0.06)
+                digits, _, power = cell.partition("·10⁻")
+                raised = int(
+                    power.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")) or 0
+                )
+                assert bool(raised) is (lam**d < 1e-3)
+                value = float(digits) * 10.0**-raised
+                assert value == pytest.approx(lam**d, rel=0.06)
 
 
 # --- Whitening ---------------------------------------------------------------
@@ -708,5 +714,7 @@ def test_figure_shows_bias_above_and_the_minima_below():
     noise = page.noisy_errors(LAMBDAS[:-1:10], range(100, 108))[:5]
     for estimate, y in zip(noise, bias.lines[3].get_ydata()[::10], strict=True):
         assert estimate.mean == pytest.approx(y, rel=0.05)
+    ticks = [text.get_text() for text in error.get_xticklabels()]
+    assert ticks == ["0", "0.5", "0.9", "0.95", "0.99", "0.999", "0.9999"]
     for tick, text in zip(error.get_xticks(), error.get_xticklabels(), strict=True):
         assert float(text.get_text()) == pytest.approx(1 - 10.0**-tick)

@@ -221,7 +221,14 @@ def test_claim_updates_of_the_recipes():
     rows = code.table_recipes().splitlines()[2:]
     updates = [int(r.split("|")[2]) for r in rows]
     assert updates == [1, 4, 4, 16, 16, 320, 4]
-    assert "| 25 % | 1.5 | 3 |" in rows[1] and "| 0 % | 5.5 | 7 |" in rows[6]
+    shown = [[c.strip() for c in r.split("|")[3:-1]] for r in rows]
+    assert shown == [
+        ["100 %", "0", "0"],
+        *[["25 %", "1.5", "3"]] * 2,
+        *[["6.25 %", "7.5", "15"]] * 2,
+        ["0.312 %", "159.5", "319"],
+        ["0 %", "5.5", "7"],
+    ]
     assert 512 * 16 == 8192  # DAPO: prompts and responses a prompt
 
 
