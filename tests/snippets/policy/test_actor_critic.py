@@ -79,6 +79,12 @@ def test_claim_the_problem_has_729_responses_12_logits_and_j_061():
     assert best == pytest.approx(0.594, abs=5e-4)
 
 
+def test_parity_pays_for_a_multiple_of_three():
+    at = page.problem(2, "parity")
+    assert at.reward.tolist() == [1, 0, 0, 0, 0, 1, 0, 1, 0]
+    assert at.p.tolist() == pytest.approx([1 / 9] * 9)
+
+
 def test_values_are_the_recursion():
     at = problem()
     for i in (0, 200, 500, 728):
@@ -696,8 +702,18 @@ def test_figure_of_errors():
     assert ends[3] == pytest.approx(np.mean(floors), abs=2e-3)
     start = np.mean(np.sqrt(variances)) / size
     assert starts[2] == pytest.approx(start, rel=1e-6)
-    band = axes.collections[1].get_paths()[0].vertices[:, 1]
-    assert band.max() > starts[3] > band.min() > 0.2
+    for band, k in zip(axes.collections, (2, 3), strict=True):
+        corners = band.get_paths()[0].vertices
+        edge = corners[corners[:, 0] == corners[:, 0].max(), 1]
+        lam = 1.0 if k == 2 else 0.0
+        draws = []
+        for seed in page.SEEDS:
+            critic = noisy_critic(np.random.default_rng(seed), page.ERROR)
+            bias, _, variance = bias_and_variance(critic, lam)
+            draws.append(np.sqrt(bias**2 + variance / 10_000 / size**2))
+        sd = np.std(draws, ddof=1)
+        assert edge.min() == pytest.approx(ends[k] - sd)
+        assert edge.max() == pytest.approx(ends[k] + sd)
     assert starts[3] < starts[2] < starts[0]
     assert ends[1] < ends[2] < ends[0] < ends[3]
     assert axes.get_xlabel() == "responses averaged"

@@ -257,6 +257,10 @@ def test_table_of_masks_shows_three_equal_rows_at_lambda_1():
     got = [float(c) for c in rows[2][3:]]
     assert got == pytest.approx([step[0], 0.229], abs=1e-3)
     assert step[1] == pytest.approx(0.229, abs=1e-3)
+    assert page.ROW["values"] == (0.5, 0.6, 0.9, 0.1, 0.4, 0.8, 0.3, 0.3)
+    assert rows[0][1:] == ["0.442", "0.361", "0.590", "0.200"]
+    assert rows[1][1:] == ["0.354", "0.267", "0.590", "0.200"]
+    assert rows[2][1:] == ["0.423", "0.340", "0.618", "0.229"]
     names = [line.split("|")[1].strip() for line in page.table_masks().splitlines()]
     right = ["skipped", "values zeroed, still steps", "every position a step"]
     assert names[2:] == right * 2

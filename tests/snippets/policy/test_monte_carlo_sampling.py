@@ -447,8 +447,12 @@ def test_figures_show_the_data():
     again = code.seen_shares(code.LENGTHS, 0.1, range(100, 110))
     for dot, other in zip(dots, again, strict=True):
         assert abs(dot - other.mean) < 3 * other.spread + 1e-6
-    for band in axes.collections:
-        assert np.ptp(band.get_paths()[0].vertices[:, 1]) > 0.1
+    for band, sigma in zip(axes.collections, (0.03, 0.1), strict=True):
+        seen = code.seen_shares(code.LENGTHS[-1:], sigma)[0]
+        corners = band.get_paths()[0].vertices
+        edge = corners[corners[:, 0] == code.LENGTHS[-1], 1]
+        assert edge.min() == pytest.approx(seen.mean - seen.spread)
+        assert edge.max() == pytest.approx(seen.mean + seen.spread)
 
 
 def test_tables_print_the_functions():

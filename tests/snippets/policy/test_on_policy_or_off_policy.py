@@ -289,7 +289,12 @@ def test_figures_show_the_data():
     for clip, line in ((None, plain), (0.2, clipped)):
         mean = sum(code.drift(15, clip, seed) for seed in range(10)) / 10
         assert line == pytest.approx(mean)
-    assert len(axes.collections) == 2
+    for clip, band in zip((None, 0.2), axes.collections, strict=True):
+        last = np.array([code.drift(15, clip, seed)[15] for seed in range(10)])
+        corners = band.get_paths()[0].vertices
+        edge = corners[corners[:, 0] == 16, 1]
+        assert edge.min() == pytest.approx(last.mean() - last.std(ddof=1))
+        assert edge.max() == pytest.approx(last.mean() + last.std(ddof=1))
 
 
 @pytest.mark.parametrize(("interval", "want"), [(1, {1}), (2, {1, 2})])
