@@ -414,6 +414,7 @@ def test_claim_baseline_given_a_mixed_group():
 
 def test_table_of_weights():
     table = {row[0]: [float(x) for x in row[1:]] for row in rows(page.table_weights())}
+    assert page.RATES == (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.95)
     assert table["RLOO"] == [1.0] * 7
     assert table["no std"] == pytest.approx([0.875] * 7, abs=0.0051)
     shown = [(f"GRPO, $G={g}$", g, exact_std) for g in (2, 3, 8)]
@@ -560,6 +561,8 @@ def test_claim_chance_of_a_degenerate_group():
 
 def test_table_of_degenerate_groups():
     table = {row[0]: row[1:] for row in rows(page.table_degenerate())}
+    graded = table["all right, length penalty up to 0.01"]
+    assert graded[0] == "+0.00313 / −0.00687"
     sizes = {name: (len(r), sum(r)) for name, r in page.GROUPS.items()}
     assert list(sizes.values())[:4] == [(8, 0), (8, 1), (8, 4), (8, 7)]
     assert list(sizes.values())[4] == (8, pytest.approx(7.975))

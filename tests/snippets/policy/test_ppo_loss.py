@@ -159,6 +159,7 @@ def test_the_table_of_the_example_adds_up():
     for column in range(5, 8):
         *terms, total = (number(row[column]) for row in rows)
         assert sum(terms) == pytest.approx(total, abs=2e-4)
+    assert rows[2][5].strip() == "−0.0100" and rows[0][5].strip() == "−0.3333"
     assert number(rows[1][5]) > 0 > number(rows[2][5]) and number(rows[3][7]) > 0
 
 
@@ -370,6 +371,9 @@ def test_claim_the_loss_is_0_at_the_first_step_and_its_gradient_is_not():
 
 def test_claim_a_token_pays_for_what_follows_it():
     rows = [line.split("|")[1:-1] for line in code.table_shaped().splitlines()[2:]]
+    ratios = [r[1].strip() for r in rows]
+    assert ratios == ["+0.5", "−0.2", "+1.0", "+0.1"]
+    assert code.LOG_RATIOS == (0.5, -0.2, 1.0, 0.1)
     own, to_come = ([r[i].strip() for r in rows] for i in (2, 3))
     assert own == ["−0.05", "+0.02", "−0.10", "−0.01"]
     assert to_come == ["−0.14", "−0.09", "−0.11", "−0.01"]
