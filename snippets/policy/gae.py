@@ -15,12 +15,14 @@ Units:     rewards, values and advantages in the reward's unit; lengths,
            spread are in root mean squares of the true gradient.
 """
 
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from snippets.estimate import SEEDS, Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
@@ -234,16 +236,55 @@ def gradient_error(critic: Array, lambdas: Array) -> tuple[Array, Array]:
 
 @cache
 def critics() -> dict[str, Array]:
-    """Four critics of the chain, each (TOKENS, WIDTH)."""
+    """Three critics of the chain, each (TOKENS, WIDTH)."""
     values, _ = chain()
     prior = values[0, START]
-    noise = np.random.default_rng(0).normal(size=values.shape)
     return {
         "exact": values,
-        "noisy, sd 0.1": values + 0.1 * noise,
         "half-trained": (values + prior) / 2,
         "blind": np.full_like(values, prior),
     }
+
+
+NOISE = 0.1
+"""Standard deviation of the noisy critic's error in each state."""
+
+
+def noisy(seed: int) -> Array:
+    """The exact values plus N(0, NOISE^2) in each state."""
+    values, _ = chain()
+    draw = np.random.default_rng(seed).normal(size=values.shape)
+    return values + NOISE * draw
+
+
+def noisy_errors(
+    lambdas: Array, seeds: Iterable[int] = SEEDS
+) -> list[Estimate]:
+    """`gradient_error` of the noisy critic: L biases, then L spreads."""
+    return each_over_seeds(
+        lambda seed: np.ravel(gradient_error(noisy(seed), lambdas)), seeds
+    )
+
+
+def noisy_bias(lambdas: Array) -> Array:
+    """Root mean square over the noise of the noisy critic's bias: (L,).
+
+    Closed form. The errors are independent, so their squares add: that of
+    a state l tokens ahead enters with (1 - lam) lam^(l - 1) and with the
+    difference of the chances to get there after +1 and after -1.
+    """
+    values, visits = chain()
+    after = np.concatenate([values[1:], REWARD[None]])
+    true = (moved(after, 1) - moved(after, -1)) / 4
+    scale = (visits * true**2).sum()
+    walk = (np.arange(WIDTH) == START).astype(float)
+    total = np.zeros(len(lambdas))
+    for ahead in range(1, TOKENS):
+        gap = ((moved(walk, 1) - moved(walk, -1)) ** 2).sum()
+        weight = (1 - lambdas) * lambdas ** (ahead - 1) / 4
+        total += (TOKENS - ahead) * weight**2 * gap  # tokens that see it
+        walk = (moved(walk, 1) + moved(walk, -1)) / 2
+    return NOISE * np.sqrt(total / scale)
 
 
 LAMBDAS = np.append(1.0 - np.geomspace(1.0, 1e-4, 41), 1.0)
@@ -291,6 +332,18 @@ def signed(value: float, digits: int = 3) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
+def small(value: float) -> str:
+    """Two digits; below 0.001 as a power of ten, "4.3·10⁻⁵"."""
+    if value >= 1e-3:
+        return f"{value:.2g}"
+    digits, power = f"{value:.1e}".split("e-")
+    raised = power.lstrip("0").translate(str.maketrans(*RAISED))
+    return f"{digits}·10⁻{raised}"
+
+
+RAISED = "0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"
+
+
 def table_example() -> str:
     """Four tokens, reward 1 at the end: TD errors and GAE, four lambdas."""
     rewards = np.array([[0.0, 0.0, 0.0, 1.0]])
@@ -310,7 +363,7 @@ def table_example() -> str:
 
 
 def table_errors() -> str:
-    """Relative bias and spread of the four critics at six lambdas."""
+    """Relative bias and spread of the critics at six lambdas."""
     lambdas = np.array([0.0, 0.5, 0.9, 0.95, 0.99, 1.0])
     rows = []
     for name, critic in critics().items():
@@ -319,6 +372,9 @@ def table_errors() -> str:
             f"{b:.2f} / {s:.1f}" for b, s in zip(bias, spread, strict=True)
         )
         rows.append((name, *cells))
+    bias, spread = noisy_bias(lambdas), noisy_errors(lambdas)[len(lambdas) :]
+    cells = (f"{b:.2f} / {s:.1f}" for b, s in zip(bias, spread, strict=True))
+    rows.insert(1, ("noisy, sd 0.1", *cells))
     heads = ["critic", *(f"$\\lambda={x:g}$" for x in lambdas)]
     return markdown_table(heads, rows)
 
@@ -329,11 +385,11 @@ def table_decay() -> str:
     distances = (20, 100, 1000, 10000)
     for lam in (0.95, 0.99, 0.999, 0.9999, 1.0):
         horizon = "∞" if lam == 1 else f"{1 / (1 - lam):,.0f}"
-        cells = (f"{lam**d:.2g}" for d in distances)
+        cells = (small(lam**d) for d in distances)
         rows.append((f"{lam:g}", horizon, *cells))
     for length in (100, 1000, 10000):
         lam = 1 - 1 / (0.05 * length)
-        cells = (f"{lam**d:.2g}" if d <= length else "–" for d in distances)
+        cells = (small(lam**d) if d <= length else "–" for d in distances)
         horizon = f"{1 / (1 - lam):,.0f}"
         rows.append((f"VAPO, $l={length}$: {lam:g}", horizon, *cells))
     heads = ["$\\lambda$", "horizon", *(f"{d:,} before" for d in distances)]
@@ -388,11 +444,11 @@ def figure_tradeoff() -> Figure:
     styles = {
         "blind": ("C1", "-"),
         "half-trained": ("C0", "-"),
-        "noisy, sd 0.1": ("C2", "--"),
         "exact": ("C5", "-"),
     }
     for name, (color, line) in styles.items():
         bias.plot(x, curve(name)[0][:-1], line, color=color)
+    bias.plot(x, noisy_bias(LAMBDAS[:-1]), "--", color="C2")
     label(bias, 0.9, 0.83, "blind", "C1")
     label(bias, 0.78, 0.44, "half-trained", "C0")
     label(bias, 0.12, 1.3, "noisy, sd 0.1", "C2")

@@ -8,6 +8,7 @@ Notation: q is the sampler, p the wanted distribution, w = p / q; n samples;
 Units: KL in nats; ESS as a share of n.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from itertools import combinations_with_replacement
 from math import comb, exp, factorial, log
@@ -16,6 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
@@ -154,6 +156,16 @@ def seen_share(
         w = np.exp(scale * z - scale**2 / 2)
         shares.append(np.median(effective_share(w)))
     return np.array(shares)
+
+
+def seen_shares(
+    tokens: Array, sigma: float, seeds: Iterable[int] = SEEDS
+) -> list[Estimate]:
+    """`seen_share` for each length, over seeds."""
+    return each_over_seeds(
+        lambda seed: seen_share(tokens, sigma, np.random.default_rng(seed)),
+        seeds,
+    )
 
 
 # --- Rejection ------------------------------------------------------------
@@ -300,10 +312,13 @@ def figure_share() -> Figure:
     """ESS share against length: true, and as a batch of 512 reports it."""
     figure, axes = new_figure(3.2)
     for sigma, color in ((0.03, "C0"), (0.1, "C1")):
-        rng = np.random.default_rng(0)
         axes.plot(LENGTHS, true_share(LENGTHS, sigma), "-", color=color)
-        seen = seen_share(LENGTHS, sigma, rng)
-        axes.plot(LENGTHS, seen, "o", color=color, ms=4)
+        seen = seen_shares(LENGTHS, sigma)
+        mean = np.array([x.mean for x in seen])
+        spread = np.array([x.spread for x in seen])
+        axes.plot(LENGTHS, mean, "o", color=color, ms=4)
+        low, high = mean - spread, mean + spread
+        axes.fill_between(LENGTHS, low, high, color=color, alpha=0.2, lw=0)
     axes.axhline(1 / 512, color="grey", alpha=0.6)
     label(axes, 10, 1 / 512, "1/512: one answer", xytext=(0, 4))
     label(axes, 55, 0.35, "σ = 0.1", "C1", xytext=(-28, -14))

@@ -10,6 +10,7 @@ Units: ages in optimiser steps; KL in nats; errors relative to the length
     of the on-policy gradient.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from math import ceil
 
@@ -17,6 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
@@ -97,9 +99,9 @@ CONTEXTS, TOKENS = 64, 8
 
 
 @cache
-def world() -> tuple[Array, Array]:
-    """Logits and 0/1-like rewards of 64 contexts with 8 tokens, seed 0."""
-    rng = np.random.default_rng(0)
+def world(seed: int) -> tuple[Array, Array]:
+    """Logits and rewards in [0, 1] of 64 contexts with 8 tokens."""
+    rng = np.random.default_rng(seed)
     logits = 1.5 * rng.standard_normal((CONTEXTS, TOKENS))
     return logits, rng.random((CONTEXTS, TOKENS))
 
@@ -112,17 +114,17 @@ def after(logits: Array, reward: Array, updates: int) -> Array:
     return logits
 
 
-def leaks() -> dict[str, tuple[Array, Array, Array, Array]]:
+def leaks(seed: int) -> dict[str, tuple[Array, Array, Array, Array]]:
     """For each way to be off-policy: pi, prox, what is logged, what sampled.
 
     "Logged" is what the engine reports as the sampler's probability: "raw"
     is before temperature (vLLM's default), "scaled" after it. T = 0.6 in
     both: the trainer divides its logits by T too, so it trains that policy.
     """
-    logits, reward = world()
+    logits, reward = world(seed)
     pi = softmax(logits)
     later = softmax(after(logits, reward, 3))
-    noise = np.random.default_rng(1).standard_normal(logits.shape)
+    noise = np.random.default_rng([seed, 1]).standard_normal(logits.shape)
     engine = softmax(logits + 0.1 * noise)
     cool, top = softmax(logits / 0.6), nucleus(pi, 0.9)
     early = np.where(np.arange(TOKENS) < TOKENS // 2, 1.0, 0.5)
@@ -150,17 +152,17 @@ def spread(pi: Array, other: Array, mu: Array) -> float:
 
 
 @cache
-def instruments() -> dict[str, tuple[float, float, float, float]]:
-    """What each leak does, and what sees or mends it.
+def instruments(seed: int) -> dict[str, tuple[float, float, float, float]]:
+    """What each leak does, and what sees or mends it, in one world.
 
     Returns:
         Standard deviation of the ratio to the recomputed policy (what PPO
         logs) and of the ratio to the logged sampler; gradient error
         without a weight and with the weight pi / logged.
     """
-    _, reward = world()
+    _, reward = world(seed)
     found = {}
-    for name, (pi, prox, logged, mu) in leaks().items():
+    for name, (pi, prox, logged, mu) in leaks(seed).items():
         exact = gradient(pi, pi, reward, 1.0)
         weight = np.divide(
             pi, logged, out=np.zeros_like(pi), where=logged > 0
@@ -174,17 +176,30 @@ def instruments() -> dict[str, tuple[float, float, float, float]]:
     return found
 
 
+def over_worlds(seeds: Iterable[int] = SEEDS) -> dict[str, list[Estimate]]:
+    """`instruments` over worlds: four estimates for each leak."""
+    names = instruments(SEEDS[0])
+    flat = each_over_seeds(
+        lambda seed: [x for row in instruments(seed).values() for x in row],
+        seeds,
+    )
+    return {name: flat[4 * i : 4 * i + 4] for i, name in enumerate(names)}
+
+
+def shown(x: Estimate, percent: bool) -> str:
+    """An estimate; plain 0 where every world gives 0 up to rounding."""
+    if max(x.values) < 1e-9:
+        return "0"
+    if percent:
+        return f"{Estimate(tuple(100 * v for v in x.values)):.0f} %"
+    return f"{x:.2f}"
+
+
 def table_leaks() -> str:
     """Ways to be off-policy, and which number shows them."""
     rows = [
-        (
-            name,
-            f"{seen:.3f}",
-            f"{known:.3f}",
-            f"{100 * plain:.0f} %",
-            f"{100 * mended:.0f} %",
-        )
-        for name, (seen, known, plain, mended) in instruments().items()
+        (name, *(shown(x, i > 1) for i, x in enumerate(found)))
+        for name, found in over_worlds().items()
     ]
     heads = ["what differs", "sd of $\\pi/\\pi_{prox}$"]
     heads += ["sd of $\\pi/\\mu_{logged}$", "error, no weight"]
@@ -227,17 +242,18 @@ def table_recipes() -> str:
 # --- Drift ----------------------------------------------------------------
 
 
-def drift(updates: int, clip: float | None) -> Array:
+@cache
+def drift(updates: int, clip: float | None, seed: int) -> Array:
     """KL(mu || pi) before each update while one batch is reused.
 
-    256 samples a context, rewards 0 or 1, step 4 on the logits, seed 2; each
-    update uses a quarter of the batch in turn.
+    256 samples a context, rewards 0 or 1, step 4 on the logits; each update
+    uses a quarter of the batch in turn.
 
     Returns:
         (updates + 1,) means over the contexts, in nats.
     """
-    logits, rates = world()
-    rng = np.random.default_rng(2)
+    logits, rates = world(seed)
+    rng = np.random.default_rng([seed, 2])
     mu = softmax(logits)
     u = rng.random((CONTEXTS, 256, 1))
     token = (u > np.cumsum(mu, 1)[:, None, :-1]).sum(2)
@@ -295,13 +311,20 @@ def figure_drift() -> Figure:
     """KL from the sampler against the update, with and without a clip."""
     figure, axes = new_figure(2.9)
     k = np.arange(1, 17)
+    means = []
     for clip, color, line in ((None, "C1", "--"), (0.2, "C0", "-")):
-        axes.plot(k, drift(15, clip), line, color=color, marker="o", ms=4)
-    plain, clipped = drift(15, None), drift(15, 0.2)
+        draws = np.array([drift(15, clip, seed) for seed in SEEDS])
+        mean, sd = draws.mean(axis=0), draws.std(axis=0, ddof=1)
+        axes.plot(k, mean, line, color=color, marker="o", ms=4)
+        axes.fill_between(
+            k, mean - sd, mean + sd, color=color, alpha=0.2, lw=0
+        )
+        means.append(mean)
+    plain, clipped = means
     label(axes, 9, plain[8], "no clip", "C1", xytext=(-50, 4))
     label(axes, 12, clipped[11], "clip 0.2", "C0", xytext=(0, 6))
     axes.set(xlabel="update on the same rollout", xticks=range(1, 17, 3))
     axes.set_ylabel("KL(μ ‖ π), nats")
-    axes.set_ylim(-0.1 * plain[-1], 1.08 * plain[-1])
+    axes.set_ylim(-0.1 * plain[-1], 1.15 * plain[-1])
     axes.set_title("On-policy once, then drifting", loc="left")
     return figure

@@ -10,12 +10,16 @@ Units: log-probabilities, entropy and KL in nats; every term is a mean over
     the tokens of the mask.
 """
 
+from collections.abc import Sequence
 from functools import cache
+from itertools import product
+from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
+from snippets.estimate import SEEDS, Estimate
 from snippets.show import label, markdown_table, new_figure
 
 
@@ -196,37 +200,72 @@ def _weighted(name: str, mean: Tensor) -> list[str]:
 # --- Who feels c1 ---------------------------------------------------------
 
 
-class Net(nn.Module):
-    """Policy and value heads on one trunk, or on a trunk each."""
+class Draw(NamedTuple):
+    """What one seed draws: a network's first weights and one batch.
 
-    def __init__(self, shared: bool, generator: torch.Generator) -> None:
-        """Weights from the generator; 8 features, 16 units, 6 actions."""
-        super().__init__()
-        self.trunk = _linear(8, 16, generator)
-        own = _linear(8, 16, generator)
-        self.own = self.trunk if shared else own
-        self.policy = _linear(16, 6, generator)
-        self.value = _linear(16, 1, generator)
+    Attributes:
+        weights: Of the trunk (16, 8), a second trunk, the policy head
+            (6, 16) and the value head (1, 16), each scaled by its fan-in.
+        x: (64, 8) features of the batch's states.
+        uniform: (64, 6) numbers that pick the actions.
+        a: (64,) advantages.
+        returns: (64,) value targets.
+        order: (30, 16) rows of each step's mini-batch.
+    """
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, 8) features to (N, 6) log-probabilities and (N,) values."""
-        log_probs = self.policy(self.trunk(x).tanh()).log_softmax(1)
-        return log_probs, self.value(self.own(x).tanh()).squeeze(1)
-
-
-def _linear(n: int, m: int, generator: torch.Generator) -> nn.Linear:
-    layer = nn.utils.skip_init(nn.Linear, n, m, dtype=torch.float64)
-    kind = {"generator": generator, "dtype": torch.float64}
-    layer.weight.data = torch.randn(m, n, **kind) / n**0.5
-    layer.bias.data = torch.zeros(m, dtype=torch.float64)
-    return layer
+    weights: tuple[Tensor, ...]
+    x: Tensor
+    uniform: Tensor
+    a: Tensor
+    returns: Tensor
+    order: Tensor
 
 
 STEPS = 30
+SHAPES = ((16, 8), (16, 8), (6, 16), (1, 16))
+
+
+def draw(seed: int) -> Draw:
+    """Weights and batch of one seed, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = {"generator": generator, "dtype": torch.float64}
+    order = [torch.randperm(64, generator=generator) for _ in range(STEPS)]
+    return Draw(
+        tuple(torch.randn(n, m, **kind) / m**0.5 for n, m in SHAPES),
+        torch.randn(64, 8, **kind),
+        torch.rand(64, 6, **kind),
+        torch.randn(64, **kind),
+        1 + torch.randn(64, **kind),
+        torch.stack(order)[:, :16],
+    )
+
+
+def forward(
+    weights: list[Tensor], x: Tensor, shared: bool
+) -> tuple[Tensor, Tensor]:
+    """(M, N, 8) features to (M, N, 6) log-probabilities, (M, N) values.
+
+    Args:
+        weights: Of M networks: four matrices as in `Draw`, then their
+            biases, a leading M each.
+        x: Features.
+        shared: The value head reads the policy's trunk, not its own.
+    """
+
+    def layer(i: int, inputs: Tensor) -> Tensor:
+        return inputs @ weights[i].mT + weights[i + 4].unsqueeze(1)
+
+    trunk = layer(0, x).tanh()
+    own = trunk if shared else layer(1, x).tanh()
+    return layer(2, trunk).log_softmax(-1), layer(3, own).squeeze(-1)
 
 
 def train(
-    shared: bool, adam: bool, max_norm: float | None, c1: float
+    shared: bool,
+    adam: bool,
+    max_norm: float | None,
+    c1: Sequence[float],
+    seeds: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     """30 PPO steps on mini-batches of one fixed batch of 64 samples.
 
@@ -234,36 +273,44 @@ def train(
         shared: One trunk for both heads, or a trunk each.
         adam: Adam with step 0.003, or SGD with step 0.1.
         max_norm: Clip of the joint gradient norm; None: no clip.
-        c1: Weight of the value term.
+        c1: (M,) weight of the value term in each network.
+        seeds: (M,) seed of each network's weights and batch.
 
     Returns:
-        By how much the log-probabilities (64, 6) and the values (64,) of
-        the batch's states moved.
+        By how much the log-probabilities (M, 64, 6) and the values
+        (M, 64) of the batch's states moved.
     """
-    generator = torch.Generator().manual_seed(0)
-    net = Net(shared, generator)
-    kind = {"generator": generator, "dtype": torch.float64}
-    x = torch.randn(64, 8, **kind)
-    a, returns = torch.randn(64, **kind), 1 + torch.randn(64, **kind)
-    with torch.no_grad():
-        first, v_old = net(x)
-    tokens = torch.multinomial(first.exp(), 1, generator=generator)
-    weights = list(net.parameters())
-    moments = [(torch.zeros_like(w), torch.zeros_like(w)) for w in weights]
+    draws = [draw(seed) for seed in seeds]
+    matrices = zip(*(d.weights for d in draws), strict=True)
+    weights = [torch.stack(w) for w in matrices]
+    weights += [torch.zeros_like(w[:, :, 0]) for w in weights]
+    x, uniform, a, returns, order = (
+        torch.stack(rows)
+        for rows in zip(*(d[1:] for d in draws), strict=True)
+    )
+    first, v_old = forward(weights, x, shared)
+    actions = (first - (-uniform.log()).log()).argmax(-1, keepdim=True)
+    used = [w for i, w in enumerate(weights) if not shared or i not in (1, 5)]
+    for w in used:
+        w.requires_grad_()
+    moments = [(torch.zeros_like(w), torch.zeros_like(w)) for w in used]
+    factor = torch.tensor(c1, dtype=torch.float64)
     for step in range(1, STEPS + 1):
-        i = torch.randperm(64, generator=generator)[:16]
-        log_probs, v = net(x[i])
-        new, old = (p.gather(1, tokens[i]) for p in (log_probs, first[i]))
-        policy = policy_term(new[:, 0], old[:, 0], a[i], EPS)
-        loss = policy + c1 * value_term(v, v_old[i], returns[i], None)
-        gradients = torch.autograd.grad(loss.mean(), weights)
-        norm = float(torch.cat([g.flatten() for g in gradients]).norm())
-        scale = min(1.0, max_norm / norm) if max_norm else 1.0
-        for w, g, m in zip(weights, gradients, moments, strict=True):
-            g = scale * g
+        rows = order[:, step - 1]
+        i = torch.arange(len(draws)).unsqueeze(1), rows
+        log_probs, v = forward(weights, x[i], shared)
+        new, old = (p.gather(2, actions[i]) for p in (log_probs, first[i]))
+        policy = policy_term(new[..., 0], old[..., 0], a[i], EPS).mean(1)
+        value = value_term(v, v_old[i], returns[i], None).mean(1)
+        gradients = torch.autograd.grad((policy + factor * value).sum(), used)
+        flat = torch.cat([g.flatten(1) for g in gradients], 1)
+        bound = max_norm if max_norm else torch.inf
+        scale = (bound / flat.norm(dim=1)).clamp(max=1.0)
+        for w, g, m in zip(used, gradients, moments, strict=True):
+            g = g * scale.view(-1, *[1] * (g.ndim - 1))
             w.data -= 0.003 * adam_direction(g, *m, step) if adam else 0.1 * g
     with torch.no_grad():
-        last, v = net(x)
+        last, v = forward(weights, x, shared)
     return last - first, v - v_old
 
 
@@ -287,25 +334,40 @@ def change(one: Tensor, other: Tensor) -> float:
     return float((other - one).norm() / one.norm())
 
 
+KINDS = tuple(product((False, True), (True, False), (None, 0.5)))
+"""(shared, adam, max_norm) of the eight rows."""
+
+
 @cache
-def coupling() -> list[tuple[bool, bool, float | None, float, float]]:
+def coupling(
+    seeds: Sequence[int] = SEEDS,
+) -> dict[tuple[bool, bool, float | None], tuple[Estimate, Estimate]]:
     """What ten times the weight c1 changes: 0.5 against 5.
+
+    Args:
+        seeds: Each draws a network and a batch.
 
     Returns:
         For each (shared, adam, max_norm) the relative change of what the
         policy learnt and of what the critic learnt.
     """
-    rows = []
-    for shared in (False, True):
-        for adam in (True, False):
-            for max_norm in (None, 0.5):
-                kind = shared, adam, max_norm
-                one, ten = train(*kind, 0.5), train(*kind, 5.0)
-                changes = (
-                    change(a, b) for a, b in zip(one, ten, strict=True)
-                )
-                rows.append((*kind, *changes))
-    return rows
+    n = len(seeds)
+    found = {}
+    for kind in KINDS:
+        moved = train(*kind, [0.5] * n + [5.0] * n, [*seeds, *seeds])
+        policy, critic = (
+            Estimate(tuple(change(m[k], m[n + k]) for k in range(n)))
+            for m in moved
+        )
+        found[kind] = policy, critic
+    return found
+
+
+def percent(x: Estimate) -> str:
+    """A share with its spread; plain 0 where every seed gives 0."""
+    if max(x.values) < 1e-4:
+        return "0 %"
+    return f"{Estimate(tuple(100 * v for v in x.values)):.0f} %"
 
 
 def table_coupling() -> str:
@@ -315,10 +377,10 @@ def table_coupling() -> str:
             "one trunk" if shared else "separate",
             "Adam" if adam else "SGD",
             "none" if max_norm is None else f"{max_norm:g}",
-            f"{100 * policy:.1f} %",
-            f"{100 * critic:.1f} %",
+            percent(policy),
+            percent(critic),
         )
-        for shared, adam, max_norm, policy, critic in coupling()
+        for (shared, adam, max_norm), (policy, critic) in coupling().items()
     ]
     heads = ["networks", "optimiser", "joint norm clip"]
     heads += ["policy changes by", "critic changes by"]

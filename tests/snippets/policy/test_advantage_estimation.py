@@ -110,6 +110,14 @@ def test_table_of_the_same_rewards():
         assert numbers(row[7]) == pytest.approx([reward - sum(others) / 3], abs=0.0051)
 
 
+def test_claim_what_the_table_of_the_same_rewards_shows():
+    names = [row[0] for row in rows(page.table_same_rewards())]
+    assert names == ["1, $R=1$", "2, $R=0$", "3, $R=0$", "4, $R=0$"]
+    assert page.VALUES[0] == [0.25, 0.4, 0.7, 0.9]
+    assert page.VALUES[2] == [0.25, 0.6, 0.1]
+    assert [v[0] for v in page.VALUES] == [0.25] * 4
+
+
 def test_claim_one_td_error_can_praise_a_wrong_answer():
     """Response 3 fails; its first token raised the forecast by 0.35."""
     first = page.ppo_advantages(0.0)[2][0]
@@ -406,6 +414,7 @@ def test_claim_baseline_given_a_mixed_group():
 
 def test_table_of_weights():
     table = {row[0]: [float(x) for x in row[1:]] for row in rows(page.table_weights())}
+    assert page.RATES == (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.95)
     assert table["RLOO"] == [1.0] * 7
     assert table["no std"] == pytest.approx([0.875] * 7, abs=0.0051)
     shown = [(f"GRPO, $G={g}$", g, exact_std) for g in (2, 3, 8)]
@@ -552,6 +561,11 @@ def test_claim_chance_of_a_degenerate_group():
 
 def test_table_of_degenerate_groups():
     table = {row[0]: row[1:] for row in rows(page.table_degenerate())}
+    graded = table["all right, length penalty up to 0.01"]
+    assert graded[0] == "+0.00313 / −0.00687"
+    sizes = {name: (len(r), sum(r)) for name, r in page.GROUPS.items()}
+    assert list(sizes.values())[:4] == [(8, 0), (8, 1), (8, 4), (8, 7)]
+    assert list(sizes.values())[4] == (8, pytest.approx(7.975))
     assert list(table) == list(page.GROUPS)
     for name, r in page.GROUPS.items():
         mean = statistics.mean(r)
