@@ -472,6 +472,12 @@ def test_claim_starting_over_costs_a_fifth_of_the_tokens():
     assert kept / again == pytest.approx(1.25, abs=0.06)
 
 
+def test_the_loads_are_what_their_names_say():
+    got = [(x.sigma, x.alpha, x.waits) for x in page.TAILS.values()]
+    assert got == [(0, 0, 0), (0.5, 0, 0), (0.9, 0, 0), (0.9, 1.1, 0)]
+    assert list(page.TAILS)[3].endswith("1.1") and SLOW.waits == 4
+
+
 def test_claim_equal_lengths_leave_nothing_to_gain():
     for value in gains(LINES, SMALL, Load(sigma=0.0)):
         assert value == pytest.approx(1, abs=0.02)
