@@ -446,6 +446,7 @@ def test_figure_of_timelines(monkeypatch):
     monkeypatch.setattr(code, "found", made_up)
     panels = code.figure_timelines().axes
     assert panels[-1].get_xlabel() == "time, 1,000 decode steps"
+    assert panels[-1].get_xlim() == (0, 120_000)
     for axes, name in zip(panels, code.SHOWN, strict=True):
         idle = [100 * made_up(name, seed=k)["gpus"] for k in range(10)]
         title = axes.get_title(loc="left")

@@ -296,7 +296,12 @@ def test_table_of_memory():
     assert [row[1] for row in rows] == [
         "43.0", "21.8", "26.6", "21.8", "11.4", "140.5", "95.0", "26.6"
     ]  # fmt: skip
-    assert [row[2] for row in rows[2:5]] == ["none"] * 3
+    assert [row[2] for row in rows] == [
+        "41.0", "36.1", "none", "none", "none", "133.2", "52.2", "32.9"
+    ]  # fmt: skip
+    assert [row[3] for row in rows] == [
+        "38.8", "38.8", "22.4", "22.4", "12.0", "150.4", "50.0", "50.0"
+    ]  # fmt: skip
     for row in rows:
         most = max(float(x) for x in row[1:4] if x != "none")
         assert (most <= float(row[4])) == (row[5] == "yes")
