@@ -784,11 +784,14 @@ def figure_where() -> Figure:
     low.set_title("Slow environments: faster decoding is no help", loc="left")
     low.set(xlabel="environment time / decoding time", ylim=(0, 6.8))
     low.set(xticks=WAITS, yticks=(1, 2, 4, 6))
-    left = {"xytext": (-30, 4)}
-    label(low, 2, waits[MANY][1].mean, "6 batches, η = 5", "C3", **left)
-    right = {"ha": "right", "xytext": (0, -21)}
-    y = waits[AREAL][2].mean
-    label(low, 4, y + 0.5, "3 batches, η = 2", "C0", **right)
-    label(low, 4, waits[WHOLE][2].mean, "resume, 2 batches", "C1", **right)
+    ends = (
+        (MANY, "η = 5,\n6 batches", 0),
+        (AREAL, "η = 2,\n3 batches", 6),
+        (WHOLE, "resume,\n2 batches", -9),
+    )
+    for name, text, up in ends:
+        beside = {"xytext": (7, up), "va": "center"}
+        label(low, 4, waits[name][2].mean, text, COLORS[name], **beside)
+    low.set_xlim(-0.2, 5.1)
     label(low, 0.6, 1, "faster streams", "C2", xytext=(0, -14))
     return fig

@@ -375,9 +375,9 @@ def figure_timelines() -> Figure:
     ticks = range(0, int(WINDOW) + 1, 30000)
     panels[-1].set_xticks(ticks, [f"{x // 1000}" for x in ticks])
     panels[-1].set_xlabel("time, 1,000 decode steps")
-    label(panels[0], 9000, 45, "generate", "C0")
+    label(panels[0], 9000, 68, "generate", "C0")
     start = timeline(SHOWN[0]).trains[0][0]
-    label(panels[0], start, 45, "train", "C1", xytext=(-3, 3), ha="right")
+    label(panels[0], start, 25, "train", "C1", xytext=(-3, 3), ha="right")
     return fig
 
 
@@ -407,7 +407,7 @@ def figure_split() -> Figure:
     axes.axhline(overlap, color="C1", alpha=0.5, ls=":")
     label(axes, 80, full, "limit, no idle slot", "C0", ha="right")
     label(axes, 80, overlap, "limit of overlap", "C1", ha="right")
-    label(axes, 27, 1.5, "interrupted", "C0", ha="right")
+    label(axes, 47, 1.75, "interrupted", "C0", xytext=(0, 0))
     label(axes, 34, 0.8, "one step off", "C1", xytext=(0, 0))
     axes.set(
         xlabel="share of the GPUs that generates, %",

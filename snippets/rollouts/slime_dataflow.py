@@ -255,6 +255,7 @@ def table_six() -> str:
 
 
 DIMENSIONS = 16
+REWARDS = [1.0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 0]
 
 
 @cache
@@ -266,9 +267,8 @@ def batch(seed: int = 1) -> tuple[Sample, ...]:
     makes up the middle two thirds of the tokens.
     """
     rng = np.random.default_rng(seed)
-    rewards = [1.0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 0]
     samples = []
-    for i, advantage in enumerate(normalised(rewards, 4, 4)):
+    for i, advantage in enumerate(normalised(REWARDS, 4, 4)):
         prompt = int(rng.integers(10, 60))
         n = int(np.exp(rng.normal(4.0, 1.0))) + 2
         mask = np.ones(n)
