@@ -414,14 +414,17 @@ def dataset(
         return [[[(tokens, 0.0)] for tokens in row] for row in drawn]
     median = math.log(load.waits * mean_length(load) / mean_turns) - 0.72
 
-    def turns(tokens: int) -> list[tuple[int, float]]:
-        n = min(int(rng.geometric(1 / mean_turns)), tokens)
-        ends = [k * tokens // n for k in range(n + 1)]
-        cuts = [b - a for a, b in itertools.pairwise(ends)]
-        waits = rng.lognormal(median, 1.2, n).tolist()
-        return list(zip(cuts, waits, strict=True))
+    counts = np.minimum(rng.geometric(1 / mean_turns, (PROMPTS, size)), drawn)
+    waits = iter(rng.lognormal(median, 1.2, int(counts.sum())).tolist())
 
-    return [[turns(tokens) for tokens in row] for row in drawn]
+    def turns(tokens: int, n: int) -> list[tuple[int, float]]:
+        ends = [k * tokens // n for k in range(n + 1)]
+        return [(b - a, next(waits)) for a, b in itertools.pairwise(ends)]
+
+    return [
+        [turns(*both) for both in zip(row, count, strict=True)]
+        for row, count in zip(drawn, counts.tolist(), strict=True)
+    ]
 
 
 def episodes(seed: int, size: int, load: Load) -> Source:
