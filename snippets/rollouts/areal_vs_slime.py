@@ -785,7 +785,7 @@ def figure_where() -> Figure:
     y = train[ALONE][1].mean
     label(top, 14, y, "faster streams", "C2", xytext=(-60, -18))
     low.set_title("Slow environments: faster decoding is no help", loc="left")
-    low.set(xlabel="environment time / decoding time", ylim=(0, 6.8))
+    low.set(xlabel="environment time / decoding time", ylim=(0, 7.8))
     low.set(xticks=WAITS, yticks=(1, 2, 4, 6))
     ends = (
         (MANY, "η = 5,\n6 batches", 0),
