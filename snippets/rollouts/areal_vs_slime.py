@@ -13,14 +13,18 @@ Units:     lengths in tokens; time in decode steps at full slots.
 import heapq
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from snippets.estimate import SEEDS, Estimate, over_seeds
 from snippets.rollouts.rollout_long_tail import Setup, draw_lengths
+from snippets.rollouts.rollout_long_tail import (
+    mean_length as exact_mean_length,
+)
 from snippets.rollouts.simulator import Buffer, Engine, Request
 from snippets.show import label, markdown_table, new_figure
 
@@ -331,7 +335,6 @@ def measure(s: Setup, log: Log) -> dict[str, float]:
         lost: tokens thrown away over tokens decoded.
         again: tokens prefilled again over tokens trained on.
         stale: tokens trained on that an older version wrote, a share.
-        mixed: episodes that more than one version wrote, a share.
         whole: episodes with no token of the newest version, a share.
         lag: mean age of an episode's first token, in versions.
         length: mean tokens of the episodes trained on.
@@ -352,8 +355,6 @@ def measure(s: Setup, log: Log) -> dict[str, float]:
         / (log.tokens[last] - log.tokens[first]),
         "again": (log.again[last] - log.again[first]) / total,
         "stale": old / total,
-        "mixed": sum(e.spans[0][0] < e.spans[-1][0] for _, e in used)
-        / len(used),
         "whole": sum(e.spans[-1][0] < k for k, e in used) / len(used),
         "lag": sum(k - e.spans[0][0] for k, e in used) / len(used),
         "length": total / len(used),
@@ -380,6 +381,7 @@ class Load:
 
 
 CAP = 32768
+PROMPTS = 440  # groups in a data set, more than any schedule here starts
 
 
 def lengths(
@@ -405,33 +407,38 @@ def mean_length(load: Load) -> float:
 def dataset(
     seed: int, size: int, load: Load
 ) -> list[list[list[tuple[int, float]]]]:
-    """Turns of each member of 1,100 groups, the same for every schedule."""
+    """Turns of each member of each group, the same for every schedule."""
     rng, mean_turns = np.random.default_rng(seed), 3
-    drawn = lengths(rng, 1100, size, load).tolist()
+    drawn = lengths(rng, PROMPTS, size, load).tolist()
     if not load.waits:
         return [[[(tokens, 0.0)] for tokens in row] for row in drawn]
     median = math.log(load.waits * mean_length(load) / mean_turns) - 0.72
 
-    def turns(tokens: int) -> list[tuple[int, float]]:
-        n = min(int(rng.geometric(1 / mean_turns)), tokens)
-        ends = [k * tokens // n for k in range(n + 1)]
-        cuts = [b - a for a, b in itertools.pairwise(ends)]
-        waits = rng.lognormal(median, 1.2, n).tolist()
-        return list(zip(cuts, waits, strict=True))
+    counts = np.minimum(rng.geometric(1 / mean_turns, (PROMPTS, size)), drawn)
+    waits = iter(rng.lognormal(median, 1.2, int(counts.sum())).tolist())
 
-    return [[turns(tokens) for tokens in row] for row in drawn]
+    def turns(tokens: int, n: int) -> list[tuple[int, float]]:
+        ends = [k * tokens // n for k in range(n + 1)]
+        return [(b - a, next(waits)) for a, b in itertools.pairwise(ends)]
+
+    return [
+        [turns(*both) for both in zip(row, count, strict=True)]
+        for row, count in zip(drawn, counts.tolist(), strict=True)
+    ]
 
 
 def episodes(seed: int, size: int, load: Load) -> Source:
-    """A stream of prompts: source(n) makes the episodes of n groups."""
+    """A stream of prompts: source(n) makes the episodes of n groups.
+
+    It raises RuntimeError when the data set has no n groups left.
+    """
     groups = enumerate(dataset(seed, size, load))
 
     def source(n: int) -> list[Episode]:
-        return [
-            Episode(k, turns)
-            for k, row in itertools.islice(groups, max(n, 0))
-            for turns in row
-        ]
+        rows = list(itertools.islice(groups, max(n, 0)))
+        if len(rows) < n:
+            raise RuntimeError(f"all {PROMPTS} prompts are used up")
+        return [Episode(k, turns) for k, row in rows for turns in row]
 
     return source
 
@@ -446,8 +453,10 @@ def quick(fast: float) -> Callable[[float], float]:
     return lambda load: 1 / fast
 
 
-BASE = Setup(updates=16, warmup=4)
-SMALL = Setup(slots=32, groups=16, size=4, updates=16, warmup=4)
+BASE = Setup(updates=9, warmup=3)
+SMALL = Setup(slots=32, groups=16, size=4, updates=9, warmup=3)
+# Age settles later than speed: after as many updates as batches in flight.
+AGED = replace(SMALL, updates=14, warmup=8)
 
 
 def split(s: Setup, load: Load, fast: float = 1.0) -> float:
@@ -456,34 +465,32 @@ def split(s: Setup, load: Load, fast: float = 1.0) -> float:
     return min(max(work / (work + s.train), 0.1), 0.9)
 
 
-def surplus(s: Setup) -> int:
-    """Groups over-sampled: half a batch."""
-    return s.groups // 2
-
-
 Make = Callable[[Setup, Source, Load], Log]
 SYNC, ALONE = "synchronous", "streams up to 3× faster when few"
 TWICE = "decoding 2× faster at any load"
-RESUME, AREAL = "over-sample, resume", "interrupt, η = 2"
+DROP = "over-sample half a batch, drop"
+RESUME = "over-sample half a batch, resume"
+WHOLE = "over-sample a whole batch, resume"
+AREAL, AREAL_TWICE = "interrupt, η = 2", "interrupt, η = 2, decoding 2×"
+KEPT, AGAIN = "slime's worker, resumed", "slime's worker, started over"
 REMEDIES: dict[str, Make] = {
     SYNC: lambda s, p, x: colocated(s, p),
     ALONE: lambda s, p, x: colocated(s, p, step=thin(3)),
     TWICE: lambda s, p, x: colocated(s, p, step=quick(2)),
-    "over-sample, drop": lambda s, p, x: colocated(s, p, surplus(s), "drop"),
-    RESUME: lambda s, p, x: colocated(s, p, surplus(s)),
+    DROP: lambda s, p, x: colocated(s, p, s.groups // 2, "drop"),
+    RESUME: lambda s, p, x: colocated(s, p, s.groups // 2),
+    WHOLE: lambda s, p, x: colocated(s, p, s.groups),
     AREAL: lambda s, p, x: streamed(s, p, split(s, x), 2),
-    AREAL + ", decoding 2×": lambda s, p, x: streamed(
+    AREAL_TWICE: lambda s, p, x: streamed(
         s, p, split(s, x, 2), 2, step=quick(2)
     ),
-    "slime's worker, resumed": lambda s, p, x: streamed(
-        s, p, split(s, x), pool=s.groups
-    ),
-    "slime's worker, started over": lambda s, p, x: streamed(
+    KEPT: lambda s, p, x: streamed(s, p, split(s, x), pool=s.groups),
+    AGAIN: lambda s, p, x: streamed(
         s, p, split(s, x), pool=s.groups, how="restart"
     ),
 }
 # The two remedies with as many batches in flight, for `table_flight`.
-FLIGHTS = (3, 9)
+FLIGHTS = (3, 6)
 MORE: dict[str, Make] = {}
 for count in FLIGHTS:
     MORE[f"resume, {count} batches"] = lambda s, p, x, n=count: colocated(
@@ -493,7 +500,7 @@ for count in FLIGHTS:
         s, p, split(s, x), n - 1
     )
 REMEDIES |= MORE
-BOUND8 = "interrupt, η = 8"
+MANY = "interrupt, η = 5"
 
 
 @cache
@@ -502,8 +509,7 @@ def found(
 ) -> dict[str, float]:
     """`measure` of a remedy; all remedies get the same prompts in order.
 
-    Two carry no state from update to update: they need no warm-up, and
-    run twice as long, since every gain is relative to the first. Twice
+    Two carry no state from update to update and need no warm-up. Twice
     the speed at any load is the first with half of its decoding time.
     """
     if name == TWICE:
@@ -512,13 +518,40 @@ def found(
         rate = f["rate"] * f["time"] / time
         return f | {"time": time, "rate": rate, "wait": 1 - s.train / time}
     if name in (SYNC, ALONE):
-        s = replace(s, updates=2 * s.updates, warmup=1)
+        s = replace(s, warmup=1)
     return measure(s, REMEDIES[name](s, episodes(seed, s.size, load), load))
 
 
-def gain(name: str, s: Setup = BASE, load: Load = Load()) -> float:
-    """Tokens trained on per time, over the synchronous step's."""
-    return found(name, s, load)["rate"] / found(SYNC, s, load)["rate"]
+def mean_of(
+    key: str,
+    name: str,
+    s: Setup = BASE,
+    load: Load = Load(),
+    seeds: Iterable[int] = SEEDS,
+    scale: float = 1.0,
+) -> Estimate:
+    """One entry of `found` times `scale`, over seeds."""
+    return over_seeds(lambda n: scale * found(name, s, load, n)[key], seeds)
+
+
+def gain(
+    name: str,
+    s: Setup = BASE,
+    load: Load = Load(),
+    seeds: Iterable[int] = SEEDS,
+    key: str = "rate",
+) -> Estimate:
+    """Tokens trained on per time, over the synchronous step's.
+
+    Each seed's run is compared with the synchronous one on the same
+    prompts. With key "time": updates per time instead.
+    """
+
+    def once(seed: int) -> float:
+        mine, sync = (found(n, s, load, seed)[key] for n in (name, SYNC))
+        return sync / mine if key == "time" else mine / sync
+
+    return over_seeds(once, seeds)
 
 
 # --8<-- [start:weights]
@@ -569,7 +602,7 @@ RULES = {
 
 def table_law() -> str:
     """Wall time of one rollout against the number of GPUs, in seconds."""
-    total, full, stream = 512 * mean_length(Load()), 3840.0, 60.0
+    total, full, stream = 512 * exact_mean_length(), 3840.0, 60.0
     fleet = (1, 2, 4, 8, 64)
     rows = [
         ("work alone: no response is waited for", math.inf),
@@ -591,29 +624,38 @@ def table_law() -> str:
     )
 
 
+def cell(value: Estimate, spec: str, unit: str = "") -> str:
+    """Mean ± standard deviation, or one number if no seed changes it."""
+    if value.spread < 1e-9:
+        return f"{value.mean:{spec}}{unit}"
+    return f"{value:{spec}}{unit}"
+
+
 def table_remedies() -> str:
     """Speed, waste and age of the data for each remedy."""
     rows = []
     for name in REMEDIES:
         if name in MORE and name != AREAL:
             continue
-        f = found(name)
+        lost, again, stale = (
+            cell(mean_of(key, name, scale=100), ".0f", " %")
+            for key in ("lost", "again", "stale")
+        )
         rows.append(
             (
                 name,
-                f"{found(SYNC)['time'] / f['time']:.2f}×",
-                f"{gain(name):.2f}×",
-                f"{f['lost']:.0%}",
-                f"{f['again']:.0%}",
-                f"{f['length']:,.0f}",
-                f"{f['stale']:.0%}",
-                f"{f['mixed']:.0%}",
-                f"{f['lag']:.1f}",
+                cell(gain(name, key="time"), ".2f", "×"),
+                cell(gain(name), ".2f", "×"),
+                lost,
+                again,
+                cell(mean_of("length", name), ",.0f"),
+                stale,
+                cell(mean_of("lag", name), ".1f"),
             )
         )
     heads = ["remedy", "updates", "trained tokens", "thrown away"]
     heads += ["prefilled again", "mean length", "stale tokens"]
-    return markdown_table([*heads, "mixed", "mean lag"], rows)
+    return markdown_table([*heads, "mean lag"], rows)
 
 
 TAILS = {
@@ -622,7 +664,7 @@ TAILS = {
     "lognormal, σ = 0.9": Load(),
     "Pareto, tail index 1.1": Load(alpha=1.1),
 }
-LINES = (ALONE, RESUME, AREAL)
+LINES = (ALONE, WHOLE, AREAL)
 
 
 def table_tails() -> str:
@@ -633,7 +675,7 @@ def table_tails() -> str:
             (
                 name,
                 f"{spread(load):.1f}",
-                *(f"{gain(x, SMALL, load):.2f}×" for x in LINES),
+                *(cell(gain(x, SMALL, load), ".2f", "×") for x in LINES),
             )
             for name, load in TAILS.items()
         ],
@@ -641,10 +683,10 @@ def table_tails() -> str:
 
 
 def spread(load: Load) -> float:
-    """Longest over mean in a batch of SMALL, mean over 500 batches."""
+    """Longest over mean in a batch of SMALL, mean over 4,000 batches."""
     rng = np.random.default_rng(5)
-    drawn = lengths(rng, 500 * SMALL.groups, SMALL.size, load)
-    batches = drawn.reshape(500, -1)
+    drawn = lengths(rng, 4000 * SMALL.groups, SMALL.size, load)
+    batches = drawn.reshape(4000, -1)
     return float((batches.max(1) / batches.mean(1)).mean())
 
 
@@ -657,9 +699,10 @@ def table_flight() -> str:
     for n in FLIGHTS:
         cells: list[str] = []
         for name in (f"interrupt, η = {n - 1}", f"resume, {n} batches"):
-            f = found(name, SMALL, SLOW)
-            cells += [f"{gain(name, SMALL, SLOW):.2f}×", f"{f['lag']:.1f}"]
-            cells += [f"{f['stale']:.0%}"]
+            cells.append(cell(gain(name, AGED, SLOW), ".1f", "×"))
+            cells.append(cell(mean_of("lag", name, AGED, SLOW), ".1f"))
+            stale = mean_of("stale", name, AGED, SLOW, scale=100)
+            cells.append(cell(stale, ".0f", " %"))
         rows.append((n, *cells))
     heads = ["batches in flight"]
     for name in ("interrupt", "resume"):
@@ -684,27 +727,30 @@ def table_weights() -> str:
 
 TRAINS = (1000.0, 14000.0, 40000.0)
 WAITS = (0.0, 2.0, 4.0)
-COLORS = {ALONE: "C2", RESUME: "C1", AREAL: "C0", BOUND8: "C3"}
+COLORS = {ALONE: "C2", WHOLE: "C1", AREAL: "C0", MANY: "C3"}
 
 
-def retimed(name: str, train: float) -> float:
+def retimed(
+    name: str, train: float, seeds: Iterable[int] = SEEDS
+) -> Estimate:
     """`gain` in SMALL with another update time.
 
     Colocated, an update adds to every step's time and changes nothing
     else; interrupting must be simulated again.
     """
 
-    def rate(name: str) -> float:
-        f = found(name, SMALL)
+    def rate(name: str, seed: int) -> float:
+        if name == AREAL:
+            s = replace(SMALL, train=train)
+            return found(AREAL, s, Load(), seed)["rate"]
+        f = found(name, SMALL, Load(), seed)
         return f["rate"] * f["time"] / (f["time"] - SMALL.train + train)
 
-    if name != AREAL:
-        return rate(name) / rate(SYNC)
-    return found(AREAL, replace(SMALL, train=train))["rate"] / rate(SYNC)
+    return over_seeds(lambda n: rate(name, n) / rate(SYNC, n), seeds)
 
 
 @cache
-def curves() -> dict[str, dict[str, list[float]]]:
+def curves() -> dict[str, dict[str, list[Estimate]]]:
     """Gain against an update's time and against the environment's."""
     train = {x: [retimed(x, t) for t in TRAINS] for x in LINES}
     waits = {
@@ -714,31 +760,41 @@ def curves() -> dict[str, dict[str, list[float]]]:
 
 
 def figure_where() -> Figure:
-    """Gain of the remedies in two sweeps."""
+    """Gain of the remedies in two sweeps, mean and band over seeds."""
     fig, (top, low) = new_figure(5.8, rows=2)
     panels = (
         (top, "train", [t / 1000 for t in TRAINS]),
         (low, "waits", WAITS),
     )
     for axes, key, x in panels:
-        for name, y in curves()[key].items():
+        for name, found_at in curves()[key].items():
+            y = np.array([e.mean for e in found_at])
+            sd = np.array([e.spread for e in found_at])
             axes.plot(x, y, color=COLORS[name], marker="o", ms=4)
+            axes.fill_between(
+                x, y - sd, y + sd, color=COLORS[name], alpha=0.2, lw=0
+            )
         axes.axhline(1, color="grey", alpha=0.6, lw=1)
         axes.set(ylabel="gain")
     top.set_title("A busy trainer shrinks every gain", loc="left")
-    top.set(xlabel="one update, 1,000 decode steps", ylim=(0.9, 2.7))
+    top.set(xlabel="one update, 1,000 decode steps", ylim=(0.9, 2.9))
     top.set(xticks=(1, 14, 40), yticks=(1, 1.5, 2, 2.5))
     train, waits = curves()["train"], curves()["waits"]
-    label(
-        top, 14, train[AREAL][1], "interrupt, and over-sample + resume", "C0"
-    )
-    label(top, 14, train[ALONE][1], "faster streams", "C2", xytext=(-60, -18))
+    y = train[WHOLE][1].mean
+    label(top, 14, y, "interrupt, and over-sample + resume", "C0")
+    y = train[ALONE][1].mean
+    label(top, 14, y, "faster streams", "C2", xytext=(-60, -18))
     low.set_title("Slow environments: faster decoding is no help", loc="left")
-    low.set(xlabel="environment time / decoding time", ylim=(0, 6.8))
+    low.set(xlabel="environment time / decoding time", ylim=(0, 7.8))
     low.set(xticks=WAITS, yticks=(1, 2, 4, 6))
-    label(low, 2, waits[BOUND8][1], "η = 8", "C3", xytext=(-30, 4))
-    right = {"ha": "right", "xytext": (0, -19)}
-    label(low, 4, waits[AREAL][2], "η = 2", "C0", **right)
-    label(low, 4, waits[RESUME][2], "resume, 1.5 batches", "C1", **right)
+    ends = (
+        (MANY, "η = 5,\n6 batches", 0),
+        (AREAL, "η = 2,\n3 batches", 6),
+        (WHOLE, "resume,\n2 batches", -9),
+    )
+    for name, text, up in ends:
+        beside = {"xytext": (7, up), "va": "center"}
+        label(low, 4, waits[name][2].mean, text, COLORS[name], **beside)
+    low.set_xlim(-0.2, 5.1)
     label(low, 0.6, 1, "faster streams", "C2", xytext=(0, -14))
     return fig

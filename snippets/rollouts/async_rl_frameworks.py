@@ -10,13 +10,19 @@ Units:     time in decode steps of a lone request; lengths in tokens.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from snippets.estimate import (
+    SEEDS,
+    Estimate,
+    each_over_seeds,
+    over_seeds,
+)
 from snippets.rollouts.rollout_long_tail import (
     Run,
     Setup,
@@ -148,42 +154,45 @@ def idle(s: Setup, run: Run, share: float | None) -> dict[str, float]:
 
 # --8<-- [end:idle]
 
-SETUP = Setup(updates=12, warmup=4)
-SHARE, ETA, EXTRA, SLOW = 0.4, 2, 16, 2000.0
-SEEDS = 2
+SETUP = Setup(updates=9, warmup=3)
+SHARE, ETA, SLOW = 0.4, 2, 2000.0
+EXTRA = SETUP.groups  # over-sampled: a whole batch, more gains nothing
+SYNC, FAST = "synchronous, colocated", "asynchronous, interrupted"
+STEP, DRAINED = "one step off", "asynchronous, drained"
 
-# Name: (schedule of (setup, prompts, share), whether on the same GPUs).
+# Name: (schedule of (setup, prompts, share), the share of the GPUs that
+# generates at which it is fastest, None on the same GPUs).
 Schedule = Callable[[Setup, Source, float], Run]
-SCHEDULES: dict[str, tuple[Schedule, bool]] = {
-    "synchronous, colocated": (lambda s, p, _: colocated(s, p), True),
+SCHEDULES: dict[str, tuple[Schedule, float | None]] = {
+    SYNC: (lambda s, p, _: colocated(s, p), None),
     "partial rollout, colocated": (
         lambda s, p, _: colocated(s, p, EXTRA),
-        True,
+        None,
     ),
-    "synchronous, separate": (lambda s, p, x: pipeline(s, p, x, 0), False),
-    "one step off": (one_step_off, False),
-    "asynchronous, drained": (
-        lambda s, p, x: pipeline(s, p, x, ETA, drain=True),
-        False,
-    ),
-    "asynchronous, interrupted": (
-        lambda s, p, x: pipeline(s, p, x, ETA),
-        False,
-    ),
+    "synchronous, separate": (lambda s, p, x: pipeline(s, p, x, 0), 0.4),
+    STEP: (one_step_off, 0.55),
+    DRAINED: (lambda s, p, x: pipeline(s, p, x, ETA, drain=True), 0.55),
+    FAST: (lambda s, p, x: pipeline(s, p, x, ETA), SHARE),
     "interrupted, slow publication": (
         lambda s, p, x: pipeline(s, p, x, ETA, publish=SLOW),
-        False,
+        SHARE,
     ),
 }
-# Name: (setup, median length, sigma of its log).
-CASES: dict[str, tuple[Setup, float, float]] = {
-    "as above": (SETUP, 3000.0, 0.9),
-    "equal lengths": (SETUP, 3000.0, 0.0),
-    "training 5 × as long": (replace(SETUP, train=70000.0), 3000.0, 0.9),
+# Name: (setup, median length, sigma of its log, best share for STEP).
+CASES: dict[str, tuple[Setup, float, float, float]] = {
+    "as above": (SETUP, 3000.0, 0.9, 0.55),
+    "equal lengths": (SETUP, 3000.0, 0.0, 0.3),
+    "training 5 × as long": (
+        replace(SETUP, train=70000.0),
+        3000.0,
+        0.9,
+        0.15,
+    ),
     "a slot for each response, training short": (
         replace(SETUP, slots=256, train=4000.0),
         3000.0,
         0.9,
+        0.8,
     ),
 }
 
@@ -192,89 +201,143 @@ CASES: dict[str, tuple[Setup, float, float]] = {
 def found(
     name: str,
     case: str = "as above",
-    share: float = SHARE,
-    seeds: int = SEEDS,
+    share: float | None = None,
+    seed: int = 0,
 ) -> dict[str, float]:
-    """`idle` of a schedule in a case, mean over seeds.
+    """`idle` of a schedule in a case, for one seed.
+
+    Args:
+        name: A key of SCHEDULES.
+        case: A key of CASES.
+        share: Of the GPUs that generates; None takes the schedule's own.
+        seed: Of the prompts.
 
     Returns:
         The keys of `idle`, and "lag", the mean age in versions of the
         first tokens of the responses trained on.
     """
-    schedule, same = SCHEDULES[name]
-    s, median, sigma = CASES[case]
-    rows = []
-    for seed in range(seeds):
-        source = prompts(seed, s.size, median=median, sigma=sigma)
-        run = schedule(s, source, share)
-        ages = [
-            k - request.spans[0][0]
-            for k in range(s.warmup, s.updates)
-            for request in run.batches[k]
-        ]
-        row = idle(s, run, None if same else share)
-        rows.append(row | {"lag": float(np.mean(ages))})
-    return {key: float(np.mean([r[key] for r in rows])) for key in rows[0]}
+    schedule, own = SCHEDULES[name]
+    s, median, sigma, _ = CASES[case]
+    if own is not None and share is not None:
+        own = share
+    source = prompts(seed, s.size, median=median, sigma=sigma)
+    run = schedule(s, source, own or 1.0)
+    ages = [
+        k - request.spans[0][0]
+        for k in range(s.warmup, s.updates)
+        for request in run.batches[k]
+    ]
+    return idle(s, run, own) | {"lag": float(np.mean(ages))}
 
 
-def gain(name: str, case: str = "as above", share: float = SHARE) -> float:
-    """Time of the colocated synchronous update over the schedule's."""
-    sync = found("synchronous, colocated", case)["time"]
-    return sync / found(name, case, share)["time"]
+def mean_of(
+    key: str,
+    name: str,
+    case: str = "as above",
+    share: float | None = None,
+    seeds: Iterable[int] = SEEDS,
+) -> Estimate:
+    """One entry of `found`, over seeds."""
+    return over_seeds(lambda n: found(name, case, share, n)[key], seeds)
 
 
-def limits(case: str) -> tuple[float, float, float]:
+def gain(
+    name: str,
+    case: str = "as above",
+    share: float | None = None,
+    seeds: Iterable[int] = SEEDS,
+) -> Estimate:
+    """Time of the colocated synchronous update over the schedule's.
+
+    Both of a seed have the same prompts.
+    """
+
+    def once(seed: int) -> float:
+        sync = found(SYNC, case, None, seed)["time"]
+        return sync / found(name, case, share, seed)["time"]
+
+    return over_seeds(once, seeds)
+
+
+def limits(case: str, seeds: Iterable[int] = SEEDS) -> list[Estimate]:
     """`bounds` of a case, and the split w / (w + t) that balances it."""
-    sync, t = found("synchronous, colocated", case), CASES[case][0].train
-    w = (1 - sync["slots"]) * sync["time"]
-    return *bounds(sync["time"] - t, t, w), w / (w + t)
+
+    def once(seed: int) -> tuple[float, float, float]:
+        sync, t = found(SYNC, case, None, seed), CASES[case][0].train
+        w = (1 - sync["slots"]) * sync["time"]
+        return *bounds(sync["time"] - t, t, w), w / (w + t)
+
+    return each_over_seeds(once, seeds)
+
+
+def balanced(case: str) -> float:
+    """`limits`' split, rounded to a hundredth of the GPUs."""
+    return round(limits(case)[2].mean, 2)
 
 
 # --- Tables ---------------------------------------------------------------
 
 
+def cell(value: Estimate, spec: str, unit: str = "") -> str:
+    """Mean ± standard deviation, or one number if no seed changes it."""
+    if value.spread < 1e-9:
+        return f"{value.mean:{spec}}{unit}"
+    return f"{value:{spec}}{unit}"
+
+
+def percent(value: Estimate) -> str:
+    """`cell` of a share, in whole per cent."""
+    hundred = Estimate(tuple(100 * round(x, 9) for x in value.values))
+    return cell(hundred, ".0f", " %")
+
+
 def table_schedules() -> str:
     """Time per update, who waits, gain and age for each schedule."""
     rows = []
-    for name in SCHEDULES:
-        f = found(name)
+    for name, (_, share) in SCHEDULES.items():
         rows.append(
             (
                 name,
-                f"{f['time']:,.0f}",
-                f"{gain(name):.2f}×",
-                f"{f['trainer']:.0%}",
-                f"{f['slots']:.0%}",
-                f"{f['gpus']:.0%}",
-                f"{f['lag']:.1f}",
+                "all, in turn" if share is None else f"{100 * share:.0f} %",
+                cell(mean_of("time", name), ",.0f"),
+                cell(gain(name), ".2f", "×"),
+                percent(mean_of("trainer", name)),
+                percent(mean_of("slots", name)),
+                percent(mean_of("gpus", name)),
+                cell(mean_of("lag", name), ".1f"),
             )
         )
-    heads = ["schedule", "time per update", "gain", "trainer idle"]
-    heads += ["slots empty", "GPUs idle", "mean lag"]
-    return markdown_table(heads, rows)
+    heads = ["schedule", "GPUs that generate", "time per update", "gain"]
+    heads += ["trainer idle", "slots empty", "GPUs idle", "mean lag"]
+    return markdown_table(heads, rows, "lrrrrrrr")
 
 
 def table_cases() -> str:
     """Where asynchronous gains much, little or less than nothing."""
-    fast, step = "asynchronous, interrupted", "one step off"
     rows = []
-    for case in CASES:
-        overlap, full, share = limits(case)
+    for case, (_, _, _, best) in CASES.items():
+        overlap, full, _ = limits(case)
+        share = balanced(case)
         rows.append(
             (
                 case,
-                f"{found('synchronous, colocated', case)['gpus']:.0%}",
-                f"{overlap:.2f}×",
-                f"{full:.2f}×",
-                f"{gain(step, case):.2f}×",
-                f"{gain(fast, case):.2f}×",
-                f"{share:.0%}",
-                f"{gain(fast, case, share):.2f}×",
+                percent(mean_of("gpus", SYNC, case)),
+                cell(overlap, ".2f", "×"),
+                cell(full, ".2f", "×"),
+                at(STEP, case, best),
+                at(FAST, case, share),
+                at(FAST, case, SHARE),
             )
         )
     heads = ["", "idle, sync", "limit of overlap", "limit, no idle slot"]
-    heads += ["one step off, 40 %", "interrupted, 40 %", "balanced split"]
-    return markdown_table([*heads, "interrupted, balanced"], rows)
+    heads += ["one step off, best split", "interrupted, balanced split"]
+    return markdown_table([*heads, "interrupted, fixed split"], rows)
+
+
+def at(name: str, case: str, share: float) -> str:
+    """Share of the GPUs that generates and the gain there."""
+    value = cell(gain(name, case, share), ".2f", "×")
+    return f"{100 * share:.0f} %: {value}"
 
 
 # --- Figures --------------------------------------------------------------
@@ -284,20 +347,20 @@ WINDOW = 1.2e5
 
 
 @cache
-def timeline(name: str) -> tuple[Run, bool]:
+def timeline(name: str) -> Run:
     """A short run of a schedule from the first update on, seed 1."""
-    schedule, same = SCHEDULES[name]
+    schedule, share = SCHEDULES[name]
     s = replace(SETUP, updates=6, warmup=1)
-    return schedule(s, prompts(1, s.size), SHARE), same
+    return schedule(s, prompts(1, s.size), share or 1.0)
 
 
 def figure_timelines() -> Figure:
     """GPU time of six schedules: generation, training, and white waste."""
     fig, panels = new_figure(7.6, rows=len(SHOWN), sharex=True, sharey=True)
     for axes, name in zip(panels, SHOWN, strict=True):
-        run, same = timeline(name)
-        floor = 0 if same else 100 * SHARE
-        top = 100 if same else 100 * SHARE
+        run, share = timeline(name), SCHEDULES[name][1]
+        floor = 0 if share is None else 100 * share
+        top = 100 if share is None else 100 * share
         last = (run.engine.time, run.engine.running)
         times, counts = zip(*run.engine.trace, last, strict=True)
         used = top * np.array(counts) / run.engine.slots
@@ -305,50 +368,52 @@ def figure_timelines() -> Figure:
         for k, (start, end) in enumerate(run.trains):
             bar = [(start, end - start)], (floor, 100 - floor)
             axes.broken_barh(*bar, color="C1", alpha=0.9 - 0.3 * (k % 2))
-        waste = found(name)["gpus"]
-        axes.set_title(f"{name}: {waste:.0%} idle", loc="left")
+        waste = percent(mean_of("gpus", name))
+        axes.set_title(f"{name}: {waste} idle", loc="left")
         axes.set(ylim=(0, 100), yticks=(0, 50, 100), xlim=(0, WINDOW))
     panels[2].set_ylabel("GPUs, %")
     ticks = range(0, int(WINDOW) + 1, 30000)
     panels[-1].set_xticks(ticks, [f"{x // 1000}" for x in ticks])
     panels[-1].set_xlabel("time, 1,000 decode steps")
-    label(panels[0], 9000, 45, "generate", "C0")
-    start = timeline(SHOWN[0])[0].trains[0][0]
-    label(panels[0], start, 45, "train", "C1", xytext=(-3, 3), ha="right")
+    label(panels[0], 9000, 68, "generate", "C0")
+    start = timeline(SHOWN[0]).trains[0][0]
+    label(panels[0], start, 25, "train", "C1", xytext=(-3, 3), ha="right")
     return fig
 
 
-SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
 @cache
-def split(name: str) -> list[float]:
-    """Gain of a schedule at each of SHARES, seed 0 only."""
-    case = "as above"
-    sync = found("synchronous, colocated", case, SHARE, 1)["time"]
-    return [sync / found(name, case, x, 1)["time"] for x in SHARES]
+def split(name: str) -> list[Estimate]:
+    """Gain of a schedule at each of SHARES."""
+    return [gain(name, "as above", x) for x in SHARES]
 
 
 def figure_split() -> Figure:
     """Gain over colocated synchronous against the split of the GPUs."""
     fig, axes = new_figure(3.2)
     x = [100 * share for share in SHARES]
-    fast, slow = "asynchronous, interrupted", "one step off"
-    for name, color in ((fast, "C0"), (slow, "C1")):
-        axes.plot(x, split(name), color=color, marker="o", ms=4)
-    overlap, full, _ = limits("as above")
+    for name, color in ((FAST, "C0"), (STEP, "C1")):
+        mean = np.array([e.mean for e in split(name)])
+        sd = np.array([e.spread for e in split(name)])
+        axes.plot(x, mean, color=color, marker="o", ms=4)
+        axes.fill_between(
+            x, mean - sd, mean + sd, color=color, alpha=0.2, lw=0
+        )
+    overlap, full, _ = (e.mean for e in limits("as above"))
     axes.axhline(1, color="grey", alpha=0.6, lw=1)
     axes.axhline(full, color="C0", alpha=0.5, ls=":")
     axes.axhline(overlap, color="C1", alpha=0.5, ls=":")
     label(axes, 80, full, "limit, no idle slot", "C0", ha="right")
     label(axes, 80, overlap, "limit of overlap", "C1", ha="right")
-    label(axes, 24, 1.5, "interrupted", "C0", ha="right")
-    label(axes, 31, 0.86, "one step off", "C1", xytext=(0, 0))
+    label(axes, 47, 1.75, "interrupted", "C0", xytext=(0, 0))
+    label(axes, 34, 0.8, "one step off", "C1", xytext=(0, 0))
     axes.set(
         xlabel="share of the GPUs that generates, %",
         ylabel="gain over colocated",
-        ylim=(0, 2.3),
-        xticks=(10, 20, 40, 60, 80),
+        ylim=(0, 2.4),
+        xticks=(20, 30, 40, 60, 80),
     )
     axes.set_title("A wrong split turns the gain into a loss")
     return fig

@@ -12,6 +12,7 @@ Units:     lengths in tokens; a loss may be a scalar per token or, since
 """
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
@@ -215,17 +217,19 @@ def normalised(rewards: list[float], groups: int, n: int) -> Array:
 
 
 def six() -> Ranks:
-    """Six responses of 3, 5, 2, 4, 6, 1 tokens, packed by hand, dp = 2."""
-    rng = np.random.default_rng(0)
+    """Six responses of 3, 5, 2, 4, 6, 1 tokens, packed by hand, dp = 2.
+
+    Every token of the first and the fifth has loss 1, all others 0.
+    """
     s = [
-        Sample(i, 1, np.ones(n), rng.standard_normal(n))
+        Sample(i, 1, np.ones(n), np.full(n, 1.0 if i in (0, 4) else 0.0))
         for i, n in enumerate((3, 5, 2, 4, 6, 1))
     ]
     return [[s[:2], s[2:3]], [s[3:4], s[4:]]]
 
 
 def table_six() -> str:
-    """The same token losses, reduced in seven ways."""
+    """The same token losses, reduced in four ways."""
     ranks = six()
     one = [[flat(ranks)]]
     rows = [
@@ -246,25 +250,25 @@ def table_six() -> str:
             *(of_micro_batches(ranks, token) for token in (False, True)),
         ),
     ]
-    text = [(name, f"{a:.6f}", f"{b:.6f}") for name, a, b in rows]
+    text = [(name, f"{a:.4f}", f"{b:.4f}") for name, a, b in rows]
     return markdown_table(["", "per sample", "per token"], text, "lrr")
 
 
 DIMENSIONS = 16
+REWARDS = [1.0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 0]
 
 
 @cache
-def batch() -> tuple[Sample, ...]:
+def batch(seed: int = 1) -> tuple[Sample, ...]:
     """Four prompts with four responses each, of very unequal lengths.
 
     A token's loss is minus its advantage times a random gradient with a
     part common to its response; in every fourth response tool output
     makes up the middle two thirds of the tokens.
     """
-    rng = np.random.default_rng(1)
-    rewards = [1.0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 0]
+    rng = np.random.default_rng(seed)
     samples = []
-    for i, advantage in enumerate(normalised(rewards, 4, 4)):
+    for i, advantage in enumerate(normalised(REWARDS, 4, 4)):
         prompt = int(rng.integers(10, 60))
         n = int(np.exp(rng.normal(4.0, 1.0))) + 2
         mask = np.ones(n)
@@ -280,52 +284,66 @@ def batch() -> tuple[Sample, ...]:
 LAYOUTS = ((2, 1, 1024), (2, 2, 256), (4, 2, 128))  # dp, cp, cap
 
 
-def error(got: Array, right: Array) -> str:
+def error(got: Array, right: Array) -> float:
     """Length of the difference over the length of the right gradient."""
-    relative = float(np.linalg.norm(got - right) / np.linalg.norm(right))
-    return "0" if relative < 1e-12 else f"{100 * relative:.0f} %"
+    return float(np.linalg.norm(got - right) / np.linalg.norm(right))
 
 
-def packed() -> list[tuple[Ranks, int]]:
+def packed(seed: int = 1) -> list[tuple[Ranks, int]]:
     """The batch under each layout, with its cp."""
-    samples = list(batch())
+    samples = list(batch(seed))
     return [(schedule(samples, cap, dp, cp), cp) for dp, cp, cap in LAYOUTS]
+
+
+# Name: (per token, reduction of (ranks, cp, samples)).
+REDUCTIONS: dict[str, tuple[bool, Callable[[Ranks, int, int], Array]]] = {
+    "**slime, default**": (False, lambda r, c, n: slime(r, c, n)),
+    "micro-batch means": (False, lambda r, c, n: of_micro_batches(r, False)),
+    "rank means": (False, lambda r, c, n: of_ranks(r, False)),
+    "CP-slice means": (False, lambda r, c, n: of_slices(r, c)),
+    "no × DP × CP": (
+        False,
+        lambda r, c, n: slime(r, c, n) / (len(r) * c),
+    ),
+    "**slime, per token**": (True, lambda r, c, n: slime(r, c, n, True)),
+    "micro-batch means ": (True, lambda r, c, n: of_micro_batches(r, True)),
+    "rank means ": (True, lambda r, c, n: of_ranks(r, True)),
+    "scaled as in v0.2.0": (
+        True,
+        lambda r, c, n: slime(r, c, n, True) * len(r[0]) * len(r) / n,
+    ),
+}
+
+
+def errors(name: str, seed: int) -> list[float]:
+    """Relative error of one of REDUCTIONS in each layout."""
+    token, reduce = REDUCTIONS[name]
+    samples = list(batch(seed))
+    right = mean(samples, token)
+    return [
+        error(reduce(ranks, cp, len(samples)), right)
+        for ranks, cp in packed(seed)
+    ]
+
+
+def share(value: Estimate) -> str:
+    """Per cent; "0" below 1e-12 for all seeds; no ± if all are alike."""
+    if max(value.values) < 1e-12:
+        return "0"
+    text = f"{100 * value.mean:.0f}"
+    if value.spread > 1e-9:
+        text += f" ± {100 * value.spread:.0f}"
+    return f"{text} %"
 
 
 def table_errors() -> str:
     """Relative error of the gradient for each reduction and layout."""
-    samples = list(batch())
-    n = len(samples)
-    a, b = (mean(samples, token) for token in (False, True))
-    parts = packed()
     rows = []
-    for name, right, get in (
-        ("**slime, default**", a, lambda r, c: slime(r, c, n)),
-        ("micro-batch means", a, lambda r, c: of_micro_batches(r, False)),
-        ("rank means", a, lambda r, c: of_ranks(r, False)),
-        ("CP-slice means", a, of_slices),
-        (
-            "no × DP × CP",
-            a,
-            lambda r, c: slime(r, c, n) / (len(r) * c),
-        ),
-        ("**slime, per token**", b, lambda r, c: slime(r, c, n, True)),
-        ("micro-batch means", b, lambda r, c: of_micro_batches(r, True)),
-        ("rank means", b, lambda r, c: of_ranks(r, True)),
-        (
-            "scaled as in v0.2.0",
-            b,
-            lambda r, c: slime(r, c, n, True) * len(r[0]) * len(r) / n,
-        ),
-    ):
-        target = "per sample" if right is a else "per token"
-        rows.append(
-            (target, name, *(error(get(r, c), right) for r, c in parts))
-        )
-    heads = [
-        f"DP {dp}, CP {cp}, K {len(ranks[0])}"
-        for (dp, cp, _), (ranks, _) in zip(LAYOUTS, parts, strict=True)
-    ]
+    for name, (token, _) in REDUCTIONS.items():
+        found = each_over_seeds(lambda seed, name=name: errors(name, seed))
+        target = "per token" if token else "per sample"
+        rows.append((target, name.strip(), *(share(e) for e in found)))
+    heads = [f"DP {dp}, CP {cp}, cap {cap:,}" for dp, cp, cap in LAYOUTS]
     return markdown_table(["target", "reduction", *heads], rows, "llrrr")
 
 

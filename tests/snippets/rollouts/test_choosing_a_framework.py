@@ -102,6 +102,13 @@ def test_opinions_are_apart_from_facts():
         assert all(0 <= v <= 1 for v in values.values())
 
 
+def test_opinions_are_those_of_the_page():
+    """In prose: "TRL 1.0, verl and slime 0.7, AReaL 0.5, Unsloth 0.3"."""
+    loss, parts = OPINION["a new loss soon"], OPINION["few moving parts"]
+    assert [loss[n] for n in FRAMEWORKS] == [0.7, 1.0, 0.3, 0.5, 0.7]
+    assert [parts[n] for n in FRAMEWORKS] == [0.3, 0.8, 0.8, 0.4, 1.0]
+
+
 def test_features_are_written_alike():
     """A misspelt feature would stand alone in a row that shares it."""
     known = {
@@ -296,7 +303,12 @@ def test_table_of_memory():
     assert [row[1] for row in rows] == [
         "43.0", "21.8", "26.6", "21.8", "11.4", "140.5", "95.0", "26.6"
     ]  # fmt: skip
-    assert [row[2] for row in rows[2:5]] == ["none"] * 3
+    assert [row[2] for row in rows] == [
+        "41.0", "36.1", "none", "none", "none", "133.2", "52.2", "32.9"
+    ]  # fmt: skip
+    assert [row[3] for row in rows] == [
+        "38.8", "38.8", "22.4", "22.4", "12.0", "150.4", "50.0", "50.0"
+    ]  # fmt: skip
     for row in rows:
         most = max(float(x) for x in row[1:4] if x != "none")
         assert (most <= float(row[4])) == (row[5] == "yes")
@@ -334,6 +346,31 @@ def test_claim_a_235b_model_on_64_and_on_48_gpus():
 
 
 # --- "GRPO" out of the box ------------------------------------------------
+
+
+def test_defaults_are_those_of_the_table():
+    """Typed again from the page's table of defaults, row by row."""
+    columns = "eps group whiten beta reward_kl low high dual cap token_cap"
+    columns += " engine_old reduce"
+    inf = float("inf")
+    rows = {
+        "verl": (1e-6, 1, 0, 0, 0, 0.2, 0.2, 3, None, None, 0, "tokens"),
+        "TRL": (1e-4, 1, 0, 0, 0, 0.2, 0.2, inf, 3, None, 0, "tokens"),
+        "Unsloth": (
+            1e-4, 1, 0, 0.001, 0, 0.2, 0.2, inf, None, None, 0, "micro"
+        ),
+        "slime": (1e-6, 1, 0, 0, 0, 0.2, 0.2, inf, None, None, 0, "response"),
+        "AReaL, its GSM8K recipe": (
+            1e-5, 1, 1, 0, 0, 0.4, 0.4, inf, None, 5, 0, "tokens"
+        ),
+        "AReaL, bare dataclass": (
+            1e-6, 0, 0, 0, 0.1, 0.2, 0.2, inf, None, None, 1, "tokens"
+        ),
+    }  # fmt: skip
+    assert list(rows) == list(DEFAULTS)
+    for name, row in rows.items():
+        got = tuple(getattr(DEFAULTS[name], c) for c in columns.split())
+        assert got == row, name
 
 
 def token_loss(f, ratio, a):
@@ -449,6 +486,38 @@ def test_claim_the_first_update():
     # k3's share: 1e-4 of a unit advantage at d = -0.1
     assert abs(0.001 * (1 - np.exp(-0.1))) < 1e-4
     assert np.abs(change[mask]).max() < 0.001 * np.abs(unsloth[mask]).max()
+
+
+def test_table_of_the_first_update_by_differences():
+    """The example as the page tells it; every cell from the loops."""
+    told = Batch(
+        rewards=np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]),
+        lengths=np.array([4, 8, 6, 10, 6, 4, 10, 40]),
+        micro=4,
+        d=-0.1,  # the policy is 0.1 nats above the reference
+    )
+    lengths, h, slopes = [int(n) for n in told.lengths], 1e-5, {}
+    for name, f in DEFAULTS.items():
+        slopes[name] = []
+        for i, n in enumerate(lengths):
+            for t in range(n):
+                sides = []
+                for sign in (1, -1):
+                    new = [[0.0] * k for k in lengths]
+                    new[i][t] = sign * h
+                    sides.append(loss_by_loop(f, told, new))
+                slopes[name].append(-(sides[0] - sides[1]) / (2 * h))
+    firsts = [sum(lengths[:i]) for i in (0, 3, 5, 7)]
+    base = np.array(slopes["verl"])
+    lines = map(cells_of, code.table_first().splitlines()[2:])
+    for name, *cells in lines:
+        push = np.array(slopes[name])
+        shown = [float(x.replace("−", "-")) for x in cells]
+        assert shown[:4] == pytest.approx(1e3 * push[firsts], abs=0.0051)
+        size = np.linalg.norm(push) / np.linalg.norm(base)
+        assert shown[4] == pytest.approx(size, abs=0.0051)
+        angle = push @ base / np.linalg.norm(push) / np.linalg.norm(base)
+        assert shown[5] == pytest.approx(angle, abs=0.0051)
 
 
 def test_claim_why_the_wrong_answers_sign_turns():

@@ -377,58 +377,85 @@ def cells(table):
 
 
 def test_claim_the_six_responses():
-    """Independent numbers: the same draws, reduced with plain loops."""
+    """By hand: 21 tokens, of which 3 + 6 have loss 1; micro-batches
+    {3, 5}, {2} and {4}, {6, 1}, with losses {1, 0}, {0}, {0}, {1, 0}."""
+    rows = cells(page.table_six())
+    right = [f"{2 / 6:.4f}", f"{9 / 21:.4f}"]
+    assert rows[0][1:] == rows[1][1:] == right
+    assert rows[2][1:] == [right[0], f"{(3 / 10 + 6 / 11) / 2:.4f}"]
+    micro = (3 / 8 + 0 + 0 + 6 / 7) / 4
+    assert rows[3][1:] == [f"{(0.5 + 0 + 0 + 0.5) / 4:.4f}", f"{micro:.4f}"]
+
+
+def test_means_on_draws_reduced_with_plain_loops():
+    """Token losses that differ within a response."""
     rng = np.random.default_rng(0)
     losses = [rng.standard_normal(n) for n in (3, 5, 2, 4, 6, 1)]
-    sample = np.mean([x.mean() for x in losses])
-    token = np.concatenate(losses).mean()
-    rows = cells(page.table_six())
-    assert rows[0][1:] == rows[1][1:] == [f"{sample:.6f}", f"{token:.6f}"]
-    assert rows[0][1:] == ["-0.246265", "-0.180576"]
+    samples = [Sample(i, 1, np.ones(len(x)), x) for i, x in enumerate(losses)]
+    ranks = [[samples[:2], samples[2:3]], [samples[3:4], samples[4:]]]
+    assert slime(ranks, 1, 6) == pytest.approx(-0.246265, abs=1e-6)
+    assert slime(ranks, 1, 6, True) == pytest.approx(-0.180576, abs=1e-6)
+    assert of_micro_batches(ranks, False) == pytest.approx(-0.405451, abs=1e-6)
     micros = [losses[:2], losses[2:3], losses[3:4], losses[4:]]
-    wrong = np.mean([np.mean([x.mean() for x in m]) for m in micros])
-    assert rows[3][1] == f"{wrong:.6f}" == "-0.405451"
     wrong = np.mean([np.concatenate(m).mean() for m in micros])
-    assert rows[3][2] == f"{wrong:.6f}"
-    both = [losses[:3], losses[3:]]
-    wrong = np.mean([np.concatenate(m).mean() for m in both])
-    assert rows[2][2] == f"{wrong:.6f}"
-    assert rows[2][1] == rows[0][1]  # three responses on each rank
+    assert of_micro_batches(ranks, True) == pytest.approx(wrong)
+
+
+def share(right, got):
+    return np.sqrt(((got - right) ** 2).sum() / (right**2).sum())
+
+
+def spell(values):
+    assert len(values) == 10
+    return f"{100 * np.mean(values):.0f} ± {100 * np.std(values, ddof=1):.0f} %"
 
 
 def test_table_of_errors():
+    """Each cell again, over ten draws, by definition."""
     rows = {(r[0], r[1]): r[2:] for r in cells(page.table_errors())}
     assert rows["per sample", "**slime, default**"] == ["0"] * 3
     assert rows["per token", "**slime, per token**"] == ["0"] * 3
-    samples = list(page.batch())
-    assert len(samples) == 16
-    packed = page.packed()
-    for name, make in (
-        ("micro-batch means", of_micro_batches),
-        ("rank means", of_ranks),
-    ):
-        for token, target in ((False, "per sample"), (True, "per token")):
-            right = by_definition(samples, token)
-            for cell, (ranks, _) in zip(rows[target, name], packed, strict=True):
-                off = make(ranks, token) - right
-                share = np.sqrt((off**2).sum() / (right**2).sum())
-                assert cell == f"{100 * share:.0f} %"
-    right = by_definition(samples, False)
-    for cell, (_, cp) in zip(rows["per sample", "CP-slice means"], packed, strict=True):
-        got = np.zeros_like(right)
-        for s in samples:
-            for rank in range(cp):
-                mine = owned(s.prompt, len(s.mask), cp, rank) * s.mask > 0
-                if mine.any():
-                    got += s.loss[mine].mean(0) / cp / len(samples)
-        share = np.linalg.norm(got - right) / np.linalg.norm(right)
-        assert cell == (f"{100 * share:.0f} %" if cp > 1 else "0")
     scale = [1 - 1 / (dp * cp) for dp, cp, _ in page.LAYOUTS]
     expected = [f"{100 * s:.0f} %" for s in scale]
     assert rows["per sample", "no × DP × CP"] == expected
-    count = [sum(len(r) for r in ranks) for ranks, _ in packed]
-    expected = [f"{100 * (1 - m / 16):.0f} %" for m in count]
-    assert rows["per token", "scaled as in v0.2.0"] == expected
+    layouts = ((2, 1, 1024), (2, 2, 256), (4, 2, 128))
+    for at, (dp, cp, cap) in enumerate(layouts):
+        off = {key: [] for key in rows}
+        for seed in range(10):
+            samples = list(page.batch(seed))
+            ranks = schedule(samples, cap, dp, cp)
+            right = [by_definition(samples, token) for token in (False, True)]
+            for token, target in enumerate(("per sample", "per token")):
+                for name, make in (
+                    ("micro-batch means", of_micro_batches),
+                    ("rank means", of_ranks),
+                ):
+                    wrong = share(right[token], make(ranks, token))
+                    off[target, name].append(wrong)
+            got = np.zeros_like(right[0])
+            for s in samples:
+                for rank in range(cp):
+                    mine = owned(s.prompt, len(s.mask), cp, rank) * s.mask > 0
+                    if mine.any():
+                        got += s.loss[mine].mean(0) / cp / 16
+            off["per sample", "CP-slice means"].append(share(right[0], got))
+            micros = sum(len(r) for r in ranks)
+            off["per token", "scaled as in v0.2.0"].append(1 - micros / 16)
+        for key, values in off.items():
+            if values and max(values) > 1e-12:
+                assert rows[key][at] == spell(values), key
+    assert rows["per sample", "CP-slice means"][0] == "0"
+
+
+def test_claim_means_of_means_miss_by_tens_of_per_cent():
+    """On draws that the page does not print."""
+    for name in ("micro-batch means", "micro-batch means "):
+        off = np.array([page.errors(name, seed) for seed in range(100, 110)])
+        assert (off > 0.01).all() and (off.mean(0) > 0.2).all()
+        assert (off.mean(0) < 0.9).all() and off.std() > 0.1
+    for name in ("**slime, default**", "**slime, per token**"):
+        off = [page.errors(name, seed) for seed in range(100, 110)]
+        assert np.max(off) < 1e-12
 
 
 def test_claim_of_the_sixteen_responses():
@@ -436,6 +463,11 @@ def test_claim_of_the_sixteen_responses():
     assert (min(trained), max(trained)) == (5, 277)
     tool = [i for i, s in enumerate(page.batch()) if not s.mask.all()]
     assert tool == [0, 4, 8, 12]
+    assert trained == [int(s.mask.sum()) for s in page.batch(1)]
+    seen = [[int(s.mask.sum()) for s in page.batch(k)] for k in range(10)]
+    assert (min(map(min, seen)), max(map(max, seen))) == (2, 622)
+    right = np.reshape(page.REWARDS, (4, 4)).sum(1)
+    assert right.tolist() == [2, 1, 3, 1]  # no group without a signal
 
 
 def test_claim_of_the_packing_of_the_last_layout():
