@@ -15,6 +15,8 @@ from scripts import CACHE, ROOT, write_whole
 Formula = tuple[str, bool]
 """TeX source, and whether it is displayed on a line of its own."""
 
+UNBROKEN = 12
+"""Widest formula in em that may be kept on one line of a phone."""
 COLUMN = 38
 """Widest display in em; estimated widths are good to 2 em, the column has 37.4."""
 
@@ -118,11 +120,28 @@ def typeset(page: str, where: str, drawn: set[str]) -> str:
         if "error" in result:
             raise TexFailed(f"{where}: {formula[0]}: {result['error']}")
         drawn.add(result["html"])
-        before, after = m["before"], m["after"]
         if formula[1]:
-            return f'{before}<div class="tex">{result["html"]}</div>{after}'
-        made = f'{before}<span class="tex">{result["html"]}</span>{after}'
-        # No line breaks between a formula and its comma or bracket.
-        return f'<span class="held">{made}</span>' if before or after else made
+            return f'{m["before"]}<div class="tex">{result["html"]}</div>{m["after"]}'
+        made = f'<span class="tex">{result["html"]}</span>'
+        return _held(m["before"], made, m["after"], result["width"])
 
     return IN_HTML.sub(replace, page)
+
+
+def _held(before: str, made: str, after: str, width: float) -> str:
+    """A formula that stays on one line with its brackets and its comma.
+
+    A short one does not break at all. A long one may break inside: there, the
+    style sheet makes room for what follows beside its last part.
+    """
+    if not before and not after:
+        return made
+    if width <= UNBROKEN:
+        return f'<span class="held">{before}{made}{after}</span>'
+    if not after:
+        return before + made
+    letters = sum(3 if ord(letter) > 0x2E80 else 1 for letter in after)
+    return (
+        f'{before}<span class="trailed" style="--letters:{letters}">{made}'
+        f'<span class="trail">{after}</span></span>'
+    )

@@ -30,6 +30,12 @@ def test_a_formula_keeps_its_comma_and_its_brackets(markup, held):
     assert end in made
 
 
+def test_a_long_formula_may_break_but_not_before_its_comma():
+    made = typeset(f"({formula('a+b+c+d+e+f+g+h+i+j+k+l')}), so")
+    assert made.startswith('(<span class="trailed" style="--letters:2">')
+    assert made.endswith('<span class="trail">),</span></span> so')
+
+
 @pytest.mark.parametrize("markup", [f"a {formula('x')} b", formula("x", "div") + "."])
 def test_a_formula_between_spaces_or_on_its_own_line_is_left(markup):
     assert 'class="held"' not in typeset(markup)
