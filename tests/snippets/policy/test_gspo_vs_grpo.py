@@ -489,23 +489,39 @@ def test_claim_spread_at_1000_tokens():
 
 
 def test_table_clipped():
-    # sigma 0.02: deviation 0.02 / sqrt(1000), mean -2e-4
-    sd = NormalDist(-2e-4, 0.02 / sqrt(1000))
-    good, bad = 1 - sd.cdf(log(1.0004)), sd.cdf(log(0.9997))
-    row = cells(g.table_clipped(), 2)
-    assert row[3:6] == [f"{100 * x:.0f} %" for x in (good, bad, (good + bad) / 2)]
+    # deviation sigma / sqrt(1000), mean -sigma^2 / 2
+    for k, sigma in enumerate((0.005, 0.01, 0.02, 0.05, 0.1)):
+        sd = NormalDist(-(sigma**2) / 2, sigma / sqrt(1000))
+        good, bad = 1 - sd.cdf(log(1.0004)), sd.cdf(log(0.9997))
+        row = cells(g.table_clipped(), k)
+        assert row[0] == f"{sigma:g}"
+        shown = [float(x.removesuffix(" %")) / 100 for x in row[3:6]]
+        assert shown == pytest.approx([good, bad, (good + bad) / 2], rel=0.051)
     token = NormalDist(-0.005, 0.1)
     share = (1 - token.cdf(log(1.27)) + token.cdf(log(0.8))) / 2
     assert cells(g.table_clipped(), 4)[6] == f"{100 * share:.1f} %" == "1.1 %"
 
 
 def test_table_engine():
-    # KL 1.5e-3, 8,000 tokens: deviation sqrt(2 KL / T)
-    s = NormalDist(-1.5e-3, sqrt(2 * 1.5e-3 / 8000))
+    # deviation sqrt(2 KL / T); three bands, A > 0 and A < 0
+    for row, drift in enumerate((2e-4, 5e-4, 1.5e-3)):
+        line = cells(g.table_engine(), row)
+        assert line[1] == f"{exp(-drift):.4f}"
+        for k, (length, low, high) in enumerate(
+            ((1000, 3e-4, 4e-4), (8000, 3e-4, 4e-4), (8000, 4e-3, 4e-3))
+        ):
+            s = NormalDist(-drift, sqrt(2 * drift / length))
+            want = 1 - s.cdf(log(1 + high)), s.cdf(log(1 - low))
+            for cell, share in zip(line[2 + 2 * k : 4 + 2 * k], want, strict=True):
+                shown = float(cell.removesuffix(" %")) / 100
+                assert shown == pytest.approx(share, rel=0.051, abs=1e-9)
     row = cells(g.table_engine(), 2)
-    assert row[1] == "0.9985"
-    assert row[5] == f"{100 * s.cdf(log(0.9997)):.0f} %" == "97 %"
-    assert row[4] == f"{100 * (1 - s.cdf(log(1.0004))):.2g} %"
+    assert row[5] == "97 %" and row[1] == "0.9985"
+    assert [cells(g.table_engine(), k)[0] for k in range(3)] == [
+        r"$2.0\cdot10^{-4}$",
+        r"$5.0\cdot10^{-4}$",
+        r"$1.5\cdot10^{-3}$",
+    ]
 
 
 def test_table_moe():
@@ -545,6 +561,8 @@ def test_figure_scale():
     assert y[-1] == pytest.approx(0.02 / sqrt(x[-1]))
     assert product_line.get_ydata()[-1] == pytest.approx(0.02 * sqrt(1e5))
     assert correlated.get_ydata()[-1] == pytest.approx(0.002, rel=0.01)
+    flat = [line.get_ydata()[0] for line in axes.lines[3:]]
+    assert flat == [0.02, 0.2]  # one token's log-ratio, GRPO's range
     assert "nats" in axes.get_ylabel() and "tokens" in axes.get_xlabel()
     band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
     assert (band.y0, band.y1) == pytest.approx((3e-4, 4e-4))
