@@ -323,6 +323,25 @@ def test_table_of_rounds():
     assert rows["0.3"][1] == "5.99" and rows["0.03"][2] == "0.99"
 
 
+def test_table_of_costs_row_by_row():
+    rows = cells(page.table_cost())
+    names = [0.5, 0.7, 0.9, 0.95, 0.99, 0.999]
+    assert [r[0] for r in rows] == [
+        f"{p} or {q}"
+        for p, q in zip(names, (0.5, 0.3, 0.1, 0.05, 0.01, 0.001), strict=True)
+    ]
+    for row, p in zip(rows, names, strict=True):
+        for k, group in enumerate((8, 16, 64)):
+            dropped = p**group + (1 - p) ** group
+            cell = row[1 + 2 * k].removesuffix(" %")
+            if cell == "< 0.01":
+                assert dropped < 1e-4
+            else:
+                assert float(cell) == pytest.approx(100 * dropped, rel=6e-3)
+            answers = float(row[2 + 2 * k].replace(",", ""))
+            assert answers == pytest.approx(group / (1 - dropped), abs=0.051)
+
+
 def binomial_tail(need, n, p):
     """P(Bin(n, p) < need) from logarithms of factorials."""
     return fsum(
