@@ -461,11 +461,14 @@ def blocks(values):
 def test_table_of_coin_flips():
     rows = cells(page.table_coin())
     assert [row[0] for row in rows] == list(SIDES)
+    again = train(
+        np.array(COMMON), np.full(11, 0.5), 0.2, 0.28, range(10),
+        n=16, passes=16, step=0.25, rounds=20, runs=60,
+    )  # fmt: skip
+    for one, two in zip(again, coin_flips()["0.2 / 0.28"], strict=True):
+        np.testing.assert_allclose(one, two)
     for name, change, mass, cut, rare, every in rows:
-        path, share = train(
-            np.array(COMMON), np.full(11, 0.5), *SIDES[name], range(10),
-            n=16, passes=16, step=0.25, rounds=20, runs=60,
-        )  # fmt: skip
+        path, share = coin_flips()[name]
         gap = entropy(path[-1]) - entropy(path[0])
         assert_cell(change, blocks(gap), 2)
         assert change[0] == ("+" if gap.mean() > 0 else "−")
@@ -491,15 +494,28 @@ def test_table_of_updates_per_batch():
     assert narrow == sorted(narrow, reverse=True)
     for row in rows:
         passes = int(row[0])
-        for k, band in enumerate(((inf, inf), (0.2, 0.2), (0.2, 0.28))):
-            path, share = train(
-                START, RATES, *band, range(10),
-                n=64, passes=passes, step=4 / passes, rounds=20, runs=30,
-            )  # fmt: skip
+        for k, band in enumerate(("no clip", "0.2 / 0.2", "0.2 / 0.28")):
+            path, share = learning(band, passes, 20)
             mass = path[-1][:, 1].reshape(10, 30).mean(1)
             assert_cell(row[1 + k], mass, 2)
             if k and passes > 1:
                 assert_cell(row[3 + k], 100 * share[:, 0], 1)
+
+
+def test_learning_is_the_experiment_told():
+    for passes in (1, 4):
+        path, share = train(
+            START, RATES, 0.2, 0.28, range(10),
+            n=64, passes=passes, step=4 / passes, rounds=20, runs=30,
+        )  # fmt: skip
+        got = learning("0.2 / 0.28", passes, 20)
+        np.testing.assert_allclose(path, got[0])
+        np.testing.assert_allclose(share, got[1])
+    assert page.BANDS == {
+        "no clip": (inf, inf),
+        "0.2 / 0.2": (0.2, 0.2),
+        "0.2 / 0.28": (0.2, 0.28),
+    }
 
 
 def test_figure_of_coin_flips():
