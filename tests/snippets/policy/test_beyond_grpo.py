@@ -522,6 +522,37 @@ def test_claim_gspo_silences_wrong_answers_more():
     assert mean([down for _, down in grpo]) == pytest.approx(0.2, abs=0.04)
 
 
+def test_claim_edges_of_the_nine():
+    edges = {name: how.edge for name, how in METHODS.items()}
+    plain = (0.2, 0.2)
+    assert edges == {
+        "GRPO": plain,
+        "Dr. GRPO": plain,
+        "DAPO": (0.2, 0.28),
+        "GSPO": (3e-4, 4e-4),
+        "CISPO": (1.0, 4.0),
+        "SAPO": (1.05, 1.0),
+        "DPPO": (0.15, 0.15),
+        "MaxRL": plain,
+        "SimKO": plain,
+    }
+    assert (METHODS["SimKO"].spread, METHODS["SimKO"].boost) == (0.01, 1.1)
+
+
+def test_table_of_the_gates_shows_the_tokens_of_the_text():
+    lines = m.table_gates().splitlines()[2:]
+    shown = [[x.strip() for x in line.split("|")[1:5]] for line in lines]
+    assert shown == [
+        ["$+$", "0.01", "3", "0.03"],
+        ["$+$", "0.01", "8", "0.08"],
+        ["$+$", "0.8", "1.19", "0.952"],
+        ["$+$", "0.5", "0.5", "0.25"],
+        ["$-$", "0.01", "0.1", "0.001"],
+        ["$-$", "0.8", "0.79", "0.632"],
+        ["$-$", "0.01", "8", "0.08"],
+    ]
+
+
 def test_table_of_the_gates():
     head, _, *lines = m.table_gates().splitlines()
     names = [x.strip() for x in head.split("|")[5:-1]]
