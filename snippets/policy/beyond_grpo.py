@@ -25,6 +25,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from snippets.estimate import Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 
@@ -316,61 +317,71 @@ def sample(generator: torch.Generator, drift: float = 0.4) -> Batch:
 
 
 @cache
-def batch() -> Batch:
-    """`sample` with seed 0, drawn once."""
-    return sample(torch.Generator().manual_seed(0))
+def batch(seed: int = 0) -> Batch:
+    """`sample` with a seed, drawn once."""
+    return sample(torch.Generator().manual_seed(seed))
 
 
 @cache
-def measured(name: str) -> Tensor:
-    """Weights of one method on the batch, (B, T, V)."""
-    return weights(batch(), METHODS[name])
+def measured(name: str, seed: int = 0) -> Tensor:
+    """Weights of one method on the batch of a seed, (B, T, V)."""
+    return weights(batch(seed), METHODS[name])
 
 
-def sampled(name: str) -> Tensor:
+def sampled(name: str, seed: int = 0) -> Tensor:
     """Weights of the sampled tokens only, (B, T)."""
-    return measured(name).gather(2, batch().tokens[..., None])[..., 0]
+    tokens = batch(seed).tokens[..., None]
+    return measured(name, seed).gather(2, tokens)[..., 0]
 
 
-def shares(name: str) -> list[float]:
+def shares(name: str, seed: int = 0) -> list[float]:
     """Each prompt's share of the batch's sum of |weight|."""
-    size = measured(name).abs().sum((1, 2)).reshape(-1, batch().group).sum(1)
+    size = measured(name, seed).abs().sum((1, 2))
+    size = size.reshape(-1, batch(seed).group).sum(1)
     return (size / size.sum()).tolist()
 
 
-def silent(name: str) -> tuple[float, float]:
+def silent(name: str, seed: int = 0) -> tuple[float, float]:
     """Share of tokens with A > 0, with A < 0, that have weight 0."""
-    b = batch()
+    b = batch(seed)
     a = advantages(b.rewards, b.group, "none")[:, None]
-    zero = sampled(name) == 0
+    zero = sampled(name, seed) == 0
     return tuple(
         zero[b.mask & side].double().mean().item() for side in (a > 0, a < 0)
     )
 
 
-def coefficients(name: str) -> Tensor:
+def coefficients(name: str, seed: int = 0) -> Tensor:
     """Weight over A and divisor: r times the gate, (B, T); NaN if A = 0."""
-    b, how = batch(), METHODS[name]
+    b, how = batch(seed), METHODS[name]
     a = advantages(b.rewards, b.group, how.scale)[:, None]
-    return sampled(name) / a / divisors(b, how)
+    return sampled(name, seed) / a / divisors(b, how)
 
 
 # --- Tables ---------------------------------------------------------------
 
 
+def batch_row(name: str, seed: int) -> list[float]:
+    """One method on one batch: 3 shares in %, 2 silent in %, largest c."""
+    c = coefficients(name, seed)[batch(seed).mask]
+    percent = [*shares(name, seed)[:3], *silent(name, seed)]
+    return [*(100 * x for x in percent), float(c[c.isfinite()].max())]
+
+
+@cache
+def batch_estimates(name: str) -> list[Estimate]:
+    """`batch_row` over the seeds."""
+    return each_over_seeds(lambda seed: batch_row(name, seed))
+
+
 def table_batch() -> str:
     """Per-prompt shares, silent tokens and extremes of each method."""
-    b = batch()
     rows = []
     for name in METHODS:
-        c = coefficients(name)[b.mask]
-        c = c[c.isfinite()]
-        up, down = silent(name)
-        cells = [f"{100 * s:.0f} %" for s in shares(name)[:3]]
-        cells += [f"{100 * up:.0f} %", f"{100 * down:.0f} %"]
-        rows.append((name, *cells, f"{c.max():.2f}"))
-    heads = ["method", "1 of 8 right", "4 of 8", "7 of 8"]
-    heads += ["silent, $A>0$", "silent, $A<0$", "largest $c$"]
+        *percent, top = batch_estimates(name)
+        rows.append((name, *(f"{x:.0f}" for x in percent), f"{top:.2f}"))
+    heads = ["method", "1 of 8 right, %", "4 of 8, %", "7 of 8, %"]
+    heads += ["silent, $A>0$, %", "silent, $A<0$, %", "largest $c$"]
     return markdown_table(heads, rows)
 
 
@@ -458,13 +469,18 @@ def figure_weights() -> Figure:
     label(panels[1], 0.7, 0.04, "DPPO: 0", "C0", xytext=(0, 9))
     label(panels[1], 1.72, 1.4, "SAPO", "C3", xytext=(0, -14))
     axes = panels[2]
-    for name, color in (
-        ("MaxRL", "C4"),
-        ("GRPO", "C1"),
-        ("Dr. GRPO", "C5"),
-        ("GSPO", "C0"),
+    prompts = {
+        name: batch_estimates(name)[:3]
+        for name in ("MaxRL", "GRPO", "Dr. GRPO", "GSPO")
+    }
+    for found, color in zip(
+        prompts.values(), ("C4", "C1", "C5", "C0"), strict=True
     ):
-        axes.plot(range(3), shares(name)[:3], color=color, marker="o", ms=4)
+        mid = [e.mean / 100 for e in found]
+        low = [(e.mean - e.spread) / 100 for e in found]
+        high = [(e.mean + e.spread) / 100 for e in found]
+        axes.plot(range(3), mid, color=color, marker="o", ms=4)
+        axes.fill_between(range(3), low, high, color=color, alpha=0.2, lw=0)
     axes.set_xticks(range(3), ["1 of 8 right", "4 of 8", "7 of 8"])
     axes.set(ylabel="share of the batch", ylim=(0, 0.8), xlim=(-0.2, 2.5))
     axes.set_title("Which prompt gets the weight")
@@ -474,8 +490,9 @@ def figure_weights() -> Figure:
         ("Dr. GRPO", "C5", -2),
     ):
         kind = {"xytext": (6, shift)}
-        label(axes, 2, shares(name)[2], name, color, **kind)
-    label(axes, 1, shares("GSPO")[1], "GSPO", "C0", xytext=(8, 0))
+        label(axes, 2, prompts[name][2].mean / 100, name, color, **kind)
+    top = prompts["GSPO"][1].mean / 100
+    label(axes, 1, top, "GSPO", "C0", xytext=(8, 0))
     return figure
 
 

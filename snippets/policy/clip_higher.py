@@ -13,6 +13,7 @@ Units:     probabilities; entropies in nats; advantages in standard
            deviations of the rewards in the group.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from math import inf
 
@@ -20,6 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
@@ -150,40 +152,56 @@ def train(
     rates: Array,
     low: float,
     high: float,
-    rng: np.random.Generator,
+    seeds: Iterable[int] = SEEDS,
     *,
     n: int,
     passes: int,
     step: float,
     rounds: int,
-    runs: int = 600,
+    runs: int = 60,
 ) -> tuple[Array, Array]:
-    """Sample, update, repeat.
+    """Sample, update, repeat; each seed draws for its own runs.
 
     Returns:
         Policies before each round and after the last one, shape
-        (rounds + 1, B, K), and three numbers, shape (3,): the share of
-        the positive advantage that the upper bound silenced, its mean
-        old probability, and that of all positive advantage (nan if
-        there is none).
+        (rounds + 1, B, K) with B = seeds times runs, a seed's runs are
+        neighbours; and three numbers of each seed, shape (seeds, 3): the
+        share of the positive advantage that the upper bound silenced, its
+        mean old probability (nan if there is none), and that of all
+        positive advantage.
     """
-    policy = np.tile(start, (runs, 1))
-    path, sums = [policy], np.zeros(4)
+    sources = [np.random.default_rng(seed) for seed in seeds]
+    policy = np.tile(start, (len(sources) * runs, 1))
+    path, sums = [policy], np.zeros((4, len(sources)))
     for _ in range(rounds):
-        good, bad = sample(policy, rates, n, rng)
+        blocks = np.split(policy, len(sources))
+        drawn = [
+            sample(block, rates, n, rng)
+            for block, rng in zip(blocks, sources, strict=True)
+        ]
+        good, bad = (np.concatenate(x) for x in zip(*drawn, strict=True))
         old = policy
         policy, cut = update(old, good, bad, low, high, passes, step)
-        sums += [x.sum() for x in (cut, good, old * cut, old * good)]
+        sums += [
+            x.reshape(len(sources), -1).sum(1)
+            for x in (cut, good, old * cut, old * good)
+        ]
         path.append(policy)
     cut, good, old_cut, old_good = sums
-    share = np.array(
-        [
-            cut / good if good else np.nan,
-            old_cut / cut if cut else np.nan,
-            old_good / good if good else np.nan,
-        ]
-    )
-    return np.stack(path), share
+    rare = np.full(len(sources), np.nan)
+    np.divide(old_cut, cut, out=rare, where=cut > 0)
+    return np.stack(path), np.stack([cut / good, rare, old_good / good], 1)
+
+
+def by_seed(values: Array) -> Estimate:
+    """Mean over the runs of each of the ten seeds, from (B,) values."""
+    return Estimate(tuple(values.reshape(len(SEEDS), -1).mean(1).tolist()))
+
+
+def signed(estimate: Estimate, digits: int = 2) -> str:
+    """With a plus where the mean is above 0."""
+    plus = "+" if estimate.mean > 0 else ""
+    return f"{plus}{estimate:.{digits}f}"
 
 
 # --- Experiment 1: rewards that mean nothing ------------------------------
@@ -208,7 +226,7 @@ def coin_flips(common: float = 0.6) -> dict[str, tuple[Array, Array]]:
         common: Probability of token 0 at the start.
 
     Returns:
-        For each name of SIDES the result of `train`, same seed.
+        For each name of SIDES the result of `train`, same seeds.
     """
     start = np.array([common] + [(1 - common) / 10] * 10)
     rates = np.full(11, 0.5)
@@ -217,7 +235,6 @@ def coin_flips(common: float = 0.6) -> dict[str, tuple[Array, Array]]:
             start,
             rates,
             *band,
-            np.random.default_rng(0),
             n=16,
             passes=16,
             step=0.25,
@@ -227,12 +244,9 @@ def coin_flips(common: float = 0.6) -> dict[str, tuple[Array, Array]]:
     }
 
 
-def entropy_change(path: Array) -> tuple[float, float]:
-    """Mean and standard error over the runs, last round minus start."""
-    change = entropy(path[-1]) - entropy(path[0])
-    return float(change.mean()), float(
-        change.std(ddof=1) / len(change) ** 0.5
-    )
+def entropy_change(path: Array) -> Estimate:
+    """Last round minus start, nats."""
+    return by_seed(entropy(path[-1]) - entropy(path[0]))
 
 
 # --- Experiment 2: a rare token that is better ----------------------------
@@ -253,12 +267,11 @@ def learning(
         START,
         RATES,
         *SIDES[band],
-        np.random.default_rng(0),
         n=64,
         passes=passes,
         step=4 / passes,
         rounds=rounds,
-        runs=300,
+        runs=30,
     )
 
 
@@ -285,19 +298,21 @@ def table_coin() -> str:
     """Pure-noise rewards: what each side of the clip does."""
     rows = []
     for name, (path, share) in coin_flips().items():
-        mean, error = entropy_change(path)
-        cut = [f"{100 * share[0]:.0f} %", f"{share[1]:.3f}"]
+        cut, rare, every = (Estimate(tuple(x)) for x in share.T.tolist())
+        percent = Estimate(tuple(100 * x for x in cut.values))
+        mass = by_seed(1 - path[-1][:, 0])
         rows.append(
             (
                 name,
-                f"{mean:+.3f} ± {error:.3f}".replace("-", "−"),
-                f"{1 - path[-1][:, 0].mean():.2f}",
-                *(cut if share[0] > 0 else ["0 %", "–"]),
-                f"{share[2]:.2f}",
+                signed(entropy_change(path)),
+                f"{mass:.2f}",
+                f"{percent:.0f}" if cut.mean else "0",
+                f"{rare:.3f}" if cut.mean else "–",
+                f"{every:.2f}",
             )
         )
     heads = ["low / high", "entropy change", "mass of the ten"]
-    heads += ["$A>0$ cut", "their $\\pi_{old}$", "all $A>0$"]
+    heads += ["$A>0$ cut, %", "their $\\pi_{old}$", "all $A>0$"]
     return markdown_table(heads, rows)
 
 
@@ -308,13 +323,13 @@ def table_passes() -> str:
         cells, shares = [], []
         for band in BANDS:
             path, share = learning(band, passes, 20)
-            mass = path[-1][:, 1]
-            error = mass.std(ddof=1) / len(mass) ** 0.5
-            cells.append(f"{mass.mean():.3f} ± {error:.3f}")
-            shares.append(f"{100 * share[0]:.1f} %")
+            cells.append(f"{by_seed(path[-1][:, 1]):.2f}")
+            cut = Estimate(tuple(100 * x for x in share[:, 0].tolist()))
+            shares.append(f"{cut:.1f}" if cut.mean else "0")
         rows.append((passes, *cells, *shares[1:]))
     heads = ["updates", "no clip", "0.2 / 0.2", "0.2 / 0.28"]
-    return markdown_table(heads + ["cut at 0.2", "cut at 0.28"], rows)
+    heads += ["cut at 0.2, %", "cut at 0.28, %"]
+    return markdown_table(heads, rows)
 
 
 # --- Figures --------------------------------------------------------------
@@ -326,17 +341,20 @@ def figure_coin() -> Figure:
     runs = coin_flips()
     names = list(runs)[::-1]
     changes = [entropy_change(runs[name][0]) for name in names]
-    for y, (mean, error) in enumerate(changes):
+    for y, change in enumerate(changes):
+        mean, spread = change.mean, change.spread
         color = "C1" if mean < 0 else "C0"
-        axes.barh(y, mean, xerr=error, color=color, ecolor="grey", height=0.6)
-        text = f"{mean:+.2f}".replace("-", "−")
-        side = {"ha": "left", "xytext": (9, -4)}
+        kind = {"color": color, "ecolor": "grey", "height": 0.6}
+        axes.barh(y, mean, xerr=spread, **kind)
+        text = signed(change).partition(" ")[0]
+        side = {"ha": "left", "xytext": (4, -4)}
         if mean < 0:
-            side = {"ha": "right", "xytext": (-9, -4)}
-        label(axes, mean, y, text, color, **side)
+            side = {"ha": "right", "xytext": (-4, -4)}
+        end = mean + spread if mean > 0 else mean - spread
+        label(axes, end, y, text, color, **side)
     axes.axvline(0, color="grey", alpha=0.6)
     axes.set_yticks(range(len(names)), names)
-    axes.set_xlim(-0.9, 0.5)
+    axes.set_xlim(-1, 0.6)
     axes.set_ylabel("clip: low / high")
     axes.set_xlabel("change of entropy after 20 batches, nats")
     axes.set_title(
@@ -356,8 +374,17 @@ def figure_learning() -> Figure:
     for name, color, line in shown:
         path, _ = learning(name)
         x = np.arange(len(path))
-        mass.plot(x, path[:, :, 1].mean(1), line, color=color)
-        disorder.plot(x, entropy(path).mean(1), line, color=color)
+        for axes, values in (
+            (mass, path[:, :, 1]),
+            (disorder, entropy(path)),
+        ):
+            found = [by_seed(v) for v in values]
+            mid = np.array([e.mean for e in found])
+            spread = np.array([e.spread for e in found])
+            axes.plot(x, mid, line, color=color)
+            axes.fill_between(
+                x, mid - spread, mid + spread, color=color, alpha=0.2, lw=0
+            )
     right = {"ha": "right", "xytext": (-4, -4)}
     label(mass, 11.2, 0.3, "no clip", "C5", **right)
     label(mass, 22.9, 0.6, "0.2 / 0.28", "C0", **right)

@@ -13,9 +13,11 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
@@ -112,9 +114,9 @@ class Step(NamedTuple):
 
 
 @cache
-def start(experts: int, top: int, tokens: int) -> Start:
+def start(experts: int, top: int, tokens: int, seed: int) -> Start:
     """Sample one token for each of the inputs from the old policy."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     old = weights(experts, rng)
     x = rng.standard_normal((tokens, WIDTH))
     before = routes(old, x, top)
@@ -125,7 +127,9 @@ def start(experts: int, top: int, tokens: int) -> Start:
 
 
 @cache
-def step(size: float, experts: int, top: int, tokens: int = 20_000) -> Step:
+def step(
+    size: float, experts: int, top: int, tokens: int = 4000, seed: int = 0
+) -> Step:
     """Move all weights at random and compare with the old policy.
 
     Args:
@@ -133,9 +137,10 @@ def step(size: float, experts: int, top: int, tokens: int = 20_000) -> Step:
         experts: Number of experts; 1 is dense.
         top: Experts per token.
         tokens: Inputs, one sampled token each.
+        seed: Of the weights, the inputs, the samples and the step.
     """
-    old, x, before, log_old, token = start(experts, top, tokens)
-    new = moved(old, size, np.random.default_rng(1))
+    old, x, before, log_old, token = start(experts, top, tokens, seed)
+    new = moved(old, size, np.random.default_rng((seed, 1)))
     after = routes(new, x, top)
     flipped = (np.sort(before, 1) != np.sort(after, 1)).any(1)
     kept = log_policy(new, x, before)
@@ -153,12 +158,12 @@ def step(size: float, experts: int, top: int, tokens: int = 20_000) -> Step:
 
 SIZES = (1e-3, 3e-3, 1e-2, 3e-2)
 RATIO_STEP = 3e-3
-WIDE = (128, 8, 5000)
+WIDE = (128, 8, 1000)
 
 
 def jump(s: Step) -> float:
-    """Mean |log w| of the tokens whose experts changed."""
-    return float(np.abs(s.free[s.flipped]).mean())
+    """Mean |log w| of the tokens whose experts changed; 0 if none did."""
+    return float(np.abs(s.free[s.flipped]).sum() / max(s.flipped.sum(), 1))
 
 
 def outside(log_ratios: Array) -> float:
@@ -167,22 +172,48 @@ def outside(log_ratios: Array) -> float:
     return float(np.mean((x > np.log(1.2)) | (x < np.log(0.8))))
 
 
+@cache
+def numbers(
+    size: float, experts: int, top: int, tokens: int = 4000
+) -> dict[str, Estimate]:
+    """What the tables show of a step, over the seeds.
+
+    Returns:
+        "free" and "replayed", mean |log w|; "flips", tokens with a flip
+        in %; "jump"; "outside" in %; "kl", free over replayed.
+    """
+
+    def measure(seed: int) -> list[float]:
+        s = step(size, experts, top, tokens, seed)
+        return [
+            np.abs(s.free).mean(),
+            np.abs(s.replayed).mean(),
+            100 * s.flipped.mean(),
+            jump(s),
+            100 * outside(s.free),
+            s.kl_free / s.kl_replayed,
+        ]
+
+    names = ("free", "replayed", "flips", "jump", "outside", "kl")
+    return dict(zip(names, each_over_seeds(measure), strict=True))
+
+
 def table_steps() -> str:
     """What one step of each size does to the sampled tokens' log-ratios."""
     rows = []
     for size in SIZES:
-        dense, moe = step(size, 1, 1), step(size, 16, 2)
+        moe = numbers(size, 16, 2)
         rows.append(
             (
                 f"{size:g}",
-                f"{np.abs(dense.free).mean():.4f}",
-                f"{np.abs(moe.replayed).mean():.4f}",
-                f"{100 * moe.flipped.mean():.2f} %",
-                f"{jump(moe):.2f}",
-                f"{moe.kl_free / moe.kl_replayed:.0f}",
+                f"{numbers(size, 1, 1)['free']:.4f}",
+                f"{moe['replayed']:.4f}",
+                f"{moe['flips']:.2f}",
+                f"{moe['jump']:.2f}",
+                f"{moe['kl']:.0f}",
             )
         )
-    heads = ["step", "dense", "MoE, replayed", "tokens with a flip"]
+    heads = ["step", "dense", "MoE, replayed", "tokens with a flip, %"]
     heads += ["their mean jump", "KL, free / replayed"]
     return markdown_table(heads, rows, "rrrrrr")
 
@@ -191,18 +222,18 @@ def table_shapes() -> str:
     """The same step for other numbers of experts and of chosen ones."""
     rows = []
     for experts, top in ((16, 1), (16, 2), (64, 2), (64, 8), (128, 8)):
-        s = step(1e-2, experts, top, 10_000)
+        s = numbers(1e-2, experts, top, 3000)
         rows.append(
             (
                 f"top {top} of {experts}",
-                f"{100 * s.flipped.mean():.1f} %",
-                f"{jump(s):.2f}",
-                f"{100 * outside(s.free):.2g} %",
-                f"{s.kl_free / s.kl_replayed:.0f}",
+                f"{s['flips']:.1f}",
+                f"{s['jump']:.2f}",
+                f"{s['outside']:.1f}",
+                f"{s['kl']:.0f}",
             )
         )
-    heads = ["layer", "tokens with a flip", "their mean jump"]
-    heads += ["outside 0.8 to 1.2", "KL, free / replayed"]
+    heads = ["layer", "tokens with a flip, %", "their mean jump"]
+    heads += ["outside 0.8 to 1.2, %", "KL, free / replayed"]
     return markdown_table(heads, rows)
 
 
@@ -215,7 +246,7 @@ def flip_share(
     rng: np.random.Generator,
     experts: int = 128,
     top: int = 8,
-    tokens: int = 10_000,
+    tokens: int = 2000,
 ) -> tuple[float, float]:
     """Noise on router logits N(0, 1): what changes in the top experts.
 
@@ -254,27 +285,28 @@ def table_flips() -> str:
     """One layer of 128 experts, top 8: noise against what changes."""
     rows = []
     for noise in (0.001, 0.004, 0.01, 0.03, 0.1):
-        tokens, experts = flip_share(noise, np.random.default_rng(0))
+
+        def measure(seed: int, noise: float = noise) -> list[float]:
+            rng = np.random.default_rng(seed)
+            tokens, experts = flip_share(noise, rng)
+            return [100 * experts, 100 * tokens, 100 * any_layer(tokens)]
+
+        experts, tokens, layers = each_over_seeds(measure)
         rows.append(
-            (
-                f"{noise:g}",
-                f"{100 * experts:.2g} %",
-                f"{100 * tokens:.2g} %",
-                f"{100 * any_layer(tokens):.3g} %",
-            )
+            (f"{noise:g}", f"{experts:.2f}", f"{tokens:.1f}", f"{layers:.1f}")
         )
-    heads = ["noise on the router's logits", "experts replaced"]
-    heads += ["tokens with a change, one layer", "in some of 48 layers"]
+    heads = ["noise on the router's logits", "experts replaced, %"]
+    heads += ["tokens with a change, one layer, %", "in some of 48 layers, %"]
     return markdown_table(heads, rows)
 
 
 # --- Token and sequence ratios --------------------------------------------
 
 
-def by_response(log_ratios: Array, length: int = 1000) -> Array:
-    """Mean log-ratio of 256 responses whose tokens are drawn from these."""
-    rng = np.random.default_rng(3)
-    return rng.choice(log_ratios, (256, length)).mean(1)
+def by_response(log_ratios: Array, seed: int, length: int = 1000) -> Array:
+    """Mean log-ratio of 64 responses whose tokens are drawn from these."""
+    rng = np.random.default_rng((seed, 2))
+    return rng.choice(log_ratios, (64, length)).mean(1)
 
 
 def outside_band(log_s: Array) -> float:
@@ -283,31 +315,48 @@ def outside_band(log_s: Array) -> float:
     return float(np.mean((s < 1 - 3e-4) | (s > 1 + 4e-4)))
 
 
+def ratio_row(x: Array, kl: float, seed: int) -> list[float]:
+    """One model after one step, for `table_ratios`; the KL in 1e-5."""
+    s = by_response(x, seed)
+    return [
+        x.std(),
+        np.abs(x).max(),
+        100 * outside(x),
+        s.std(),
+        100 * outside_band(s),
+        1e5 * kl,
+    ]
+
+
 def table_ratios() -> str:
     """Token and sequence ratios of the three models after one step."""
-    dense, moe = step(RATIO_STEP, 1, 1), step(RATIO_STEP, 16, 2)
+
+    def dense(seed: int) -> list[float]:
+        s = step(RATIO_STEP, 1, 1, seed=seed)
+        return ratio_row(s.free, s.kl_free, seed)
+
+    def replayed(seed: int) -> list[float]:
+        s = step(RATIO_STEP, 16, 2, seed=seed)
+        return ratio_row(s.replayed, s.kl_replayed, seed)
+
+    def free(seed: int) -> list[float]:
+        s = step(RATIO_STEP, 16, 2, seed=seed)
+        return ratio_row(s.free, s.kl_free, seed)
+
     models = {
-        "dense": (dense.free, dense.kl_free),
-        "MoE, routes replayed": (moe.replayed, moe.kl_replayed),
-        "MoE, free routes": (moe.free, moe.kl_free),
+        "dense": dense,
+        "MoE, routes replayed": replayed,
+        "MoE, free routes": free,
     }
     rows = []
-    for name, (x, kl) in models.items():
-        s = by_response(x)
-        rows.append(
-            (
-                name,
-                f"{x.std():.4f}",
-                f"{np.abs(x).max():.2f}",
-                f"{100 * outside(x):.2g} %",
-                f"{s.std():.5f}",
-                f"{100 * outside_band(s):.0f} %",
-                f"{kl:.1e}".replace("e-0", "e-"),
-            )
-        )
-    heads = ["model", "sd of $\\log w$", "largest", "outside 0.8 to 1.2"]
-    heads += ["sd of $\\log s$", "$s$ outside 1 − 3e-4 to 1 + 4e-4"]
-    return markdown_table(heads + ["KL per token"], rows)
+    for name, measure in models.items():
+        found = each_over_seeds(measure)
+        digits = (4, 2, 2, 5, 0, 1)
+        cells = [f"{e:.{d}f}" for e, d in zip(found, digits, strict=True)]
+        rows.append((name, *cells))
+    heads = ["model", "sd of $\\log w$", "largest", "outside 0.8 to 1.2, %"]
+    heads += ["sd of $\\log s$", "$s$ outside 1 − 3e-4 to 1 + 4e-4, %"]
+    return markdown_table(heads + ["KL per token, 1e-5"], rows)
 
 
 def storage(
@@ -320,34 +369,42 @@ def storage(
 # --- Figure ---------------------------------------------------------------
 
 
+def band(panel: Axes, found: list[Estimate], color: str, line: str) -> None:
+    """Mean over the seeds against `SIZES`, and one deviation around it."""
+    mean = np.array([e.mean for e in found])
+    spread = np.array([e.spread for e in found])
+    panel.plot(SIZES, mean, line, color=color, marker="o", ms=4)
+    panel.fill_between(
+        SIZES, mean - spread, mean + spread, color=color, alpha=0.2, lw=0
+    )
+
+
 def figure_steps() -> Figure:
     """Size of the log-ratios and share of flips against the step."""
     figure, (size, share) = new_figure(4.8, rows=2, sharex=True)
-    dense = [step(z, 1, 1) for z in SIZES]
-    moe = [step(z, 16, 2) for z in SIZES]
-    wide = [step(z, *WIDE) for z in SIZES]
-    dots = {"marker": "o", "ms": 4}
-    two, eight = [jump(m) for m in moe], [jump(m) for m in wide]
-    kept = [np.abs(m.replayed).mean() for m in moe]
-    size.plot(SIZES, two, "-", color="C1", **dots)
-    size.plot(SIZES, eight, "-.", color="C2", **dots)
-    size.plot(SIZES, kept, "-", color="C0", **dots)
-    plain = [np.abs(m.free).mean() for m in dense]
-    size.plot(SIZES, plain, "--", color="C5", **dots)
-    label(size, 1e-3, two[0], "flipped, top 2 of 16", "C1", xytext=(0, 9))
+    dense = [numbers(z, 1, 1)["free"] for z in SIZES]
+    moe = [numbers(z, 16, 2) for z in SIZES]
+    wide = [numbers(z, *WIDE) for z in SIZES]
+    two, eight = [m["jump"] for m in moe], [m["jump"] for m in wide]
+    kept = [m["replayed"] for m in moe]
+    band(size, two, "C1", "-")
+    band(size, eight, "C2", "-.")
+    band(size, kept, "C0", "-")
+    band(size, dense, "C5", "--")
+    above, below = (0, 12), (0, -20)
+    label(size, 1e-3, two[0].mean, "flipped, top 2 of 16", "C1", xytext=above)
     label(
-        size, 1e-3, eight[0], "flipped, top 8 of 128", "C2", xytext=(0, -16)
+        size, 1e-3, eight[0].mean, "flipped, top 8 of 128", "C2", xytext=below
     )
-    label(size, 1e-2, kept[2], "routes replayed", "C0", xytext=(2, -16))
-    label(size, 3e-3, plain[1], "dense", "C5", xytext=(-24, 9))
+    label(size, 1e-2, kept[2].mean, "routes replayed", "C0", xytext=(2, -18))
+    label(size, 3e-3, dense[1].mean, "dense", "C5", xytext=(-24, 10))
     size.axhline(np.log(1.2), color="grey", alpha=0.6)
     label(size, 3e-2, np.log(1.2), "clip", xytext=(-22, 3))
     size.set(xscale="log", yscale="log", ylim=(7e-4, 2))
     size.set_ylabel("mean |log w|")
     size.set_title("Smaller steps: fewer jumps, not smaller ones", loc="left")
-    for steps, style, color in ((moe, "-", "C1"), (wide, "-.", "C2")):
-        flips = [100 * m.flipped.mean() for m in steps]
-        share.plot(SIZES, flips, style, color=color, **dots)
+    band(share, [m["flips"] for m in moe], "C1", "-")
+    band(share, [m["flips"] for m in wide], "C2", "-.")
     share.set(xlabel="relative size of the weight change", yscale="log")
     share.set_ylabel("tokens with a flip, %")
     return figure

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from torch import Tensor
 
+from snippets.estimate import Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 
@@ -198,7 +199,7 @@ def update_routers(
         changed, and KL(old || new) per token, replayed and free, summed
         over the vocabulary.
     """
-    kind = {"generator": generator, "dtype": torch.float64}
+    kind = {"generator": generator, "dtype": torch.float32}
     d = 8
     old = {
         "router": torch.randn(4, 8, d, **kind) / d**0.5,
@@ -230,8 +231,40 @@ def update_routers(
 
 @cache
 def flips() -> tuple[Tensor, Tensor, Tensor, float, tuple[float, float]]:
-    """`update_routers` from seed 0, computed once."""
+    """`update_routers` from seed 0, computed once, for the figure."""
     return update_routers(torch.Generator().manual_seed(0))
+
+
+KEYS = ("sd w", "max w", "kl", "sd s", "grpo", "gspo+", "gspo-")
+
+
+def toy(seed: int, responses: int = 16) -> list[float]:
+    """Drift and clipped shares of one update, replayed and then free.
+
+    Args:
+        seed: Of the weights, their change and the samples.
+        responses: Sampled for each of the two.
+
+    Returns:
+        The values of `KEYS`, as in `moe_row`, twice.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    *log_w, _, _, drifts = update_routers(generator, responses)
+    rows = [
+        {**moe_row(x), "kl": drift}
+        for x, drift in zip(log_w, drifts, strict=True)
+    ]
+    return [row[key] for row in rows for key in KEYS]
+
+
+@cache
+def toy_estimates() -> dict[str, dict[str, Estimate]]:
+    """`toy` over the seeds of `snippets.estimate`, by routing and key."""
+    found = each_over_seeds(toy)
+    return {
+        "replayed": dict(zip(KEYS, found[: len(KEYS)], strict=True)),
+        "free": dict(zip(KEYS, found[len(KEYS) :], strict=True)),
+    }
 
 
 # --8<-- [start:estimates]
@@ -367,27 +400,25 @@ def outside(ratio: Tensor, low: float, high: float) -> tuple[float, float]:
 
 def table_moe() -> str:
     """The small MoE over one update: routing replayed and free."""
-    replayed, free, _, _, (low, high) = flips()
     rows = []
-    for name, log_w, drift in (
-        ("replayed", replayed, low),
-        ("free", free, high),
-    ):
-        r = moe_row(log_w)
-        rows.append(
-            (
-                name,
-                f"{r['sd w']:.3f}",
-                f"{r['max w']:.2f}",
-                power(drift),
-                power(r["sd s"]),
-                percent(r["grpo"]),
-                percent(r["gspo+"]),
-                percent(r["gspo-"]),
-            )
+    for name, found in toy_estimates().items():
+        scaled = (
+            (found["sd w"], 1, 3),
+            (found["max w"], 1, 2),
+            (found["kl"], 1e5, 1),
+            (found["sd s"], 1e4, 1),
+            (found["grpo"], 100, 3),
+            (found["gspo+"], 100, 0),
+            (found["gspo-"], 100, 0),
         )
-    heads = ["routing", "sd $\\log w_t$", "largest", "KL"]
-    heads += ["sd $\\log s$", "GRPO clips", "GSPO, $A>0$", "$A<0$"]
+        cells = [
+            f"{Estimate(tuple(k * v for v in e.values)):.{digits}f}"
+            for e, k, digits in scaled
+        ]
+        rows.append((name, *cells))
+    heads = ["routing", "sd $\\log w_t$", "largest", "KL, 1e-5"]
+    heads += ["sd $\\log s$, 1e-4", "GRPO clips, %"]
+    heads += ["GSPO, $A>0$, %", "$A<0$, %"]
     return markdown_table(heads, rows, "lrrrrrrr")
 
 
@@ -496,7 +527,7 @@ def figure_moe() -> Figure:
         ylim=(0.6, 5e4),
         xlabel="token log-ratio (nats)",
         ylabel="tokens",
-        title="Tokens jump by up to 0.23 nats, averages by 0.002",
+        title="Tokens jump by tenths of a nat, averages by thousandths",
     )
     plain_ticks(tokens.yaxis, {1: "1", 100: "100", 1e4: "10,000"})
     label(tokens, 0.03, 8e3, "replayed", "C0")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 from math import comb, cosh, exp, isclose, log, prod, sqrt
+from statistics import stdev
 
 import pytest
 import torch
@@ -162,6 +163,8 @@ def test_claim_one_right_of_sixteen():
         a = advantages(r, 16, scale)
         assert a[0].item() == pytest.approx(right)
         assert a[1:].tolist() == pytest.approx([wrong] * 15)
+    population = (r - r.mean()) / r.std(correction=0)
+    assert population[:2].tolist() == pytest.approx([3.87, -0.258], abs=4e-3)
 
 
 def test_claim_sum_of_advantages_of_the_batchs_prompts():
@@ -444,41 +447,110 @@ def rows(table):
     }
 
 
+def expected_row(b, name):
+    w = expected_weights(b, name)
+    size = w.abs().sum((1, 2)).reshape(5, 8).sum(1)
+    assert size[3:].abs().max() < 1e-12
+    own = w.gather(2, b.tokens[..., None])[..., 0]
+    mixed = torch.arange(40) < 24
+    gone = []
+    for side in (b.rewards == 1, b.rewards == 0):
+        here = own[mixed & side][b.mask[mixed & side]]
+        gone.append(100 * (here == 0).double().mean().item())
+    a = advantages(b.rewards, b.group, METHODS[name].scale)[:, None]
+    size_of_c = own / a / m.divisors(b, METHODS[name])
+    top = max(x for x in size_of_c[b.mask].tolist() if abs(x) < 99)
+    return [*(100 * size[:3] / size.sum()).tolist(), *gone, top]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_row_of_the_batch(name):
+    for seed in (0, 7):
+        b = m.sample(torch.Generator().manual_seed(seed))
+        assert m.batch_row(name, seed) == pytest.approx(expected_row(b, name))
+
+
 def test_table_of_the_batch():
-    b = m.batch()
     table = rows(m.table_batch())
     assert list(table) == list(METHODS)
     for name, cells in table.items():
-        w = expected_weights(b, name)
-        size = w.abs().sum((1, 2)).reshape(5, 8).sum(1)
-        assert size[3:].abs().max() < 1e-12
-        share = (100 * size[:3] / size.sum()).tolist()
-        assert [float(x[:-2]) for x in cells[:3]] == pytest.approx(share, abs=0.51)
-        own = w.gather(2, b.tokens[..., None])[..., 0]
-        mixed = torch.arange(40) < 24
-        for cell, side in ((cells[3], b.rewards == 1), (cells[4], b.rewards == 0)):
-            here = own[mixed & side][b.mask[mixed & side]]
-            gone = 100 * (here == 0).double().mean().item()
-            assert float(cell[:-2]) == pytest.approx(gone, abs=0.51)
+        found = list(zip(*(m.batch_row(name, k) for k in range(10)), strict=True))
+        for digits, cell, column in zip((0, 0, 0, 0, 0, 2), cells, found, strict=True):
+            got = [float(x) for x in cell.split(" ± ")]
+            want = [mean(column), stdev(column)]
+            assert got == pytest.approx(want, abs=0.501 * 10.0**-digits)
 
-        a = advantages(b.rewards, b.group, METHODS[name].scale)[:, None]
-        size = own / a / m.divisors(b, METHODS[name])
-        top = max(x for x in size[b.mask].tolist() if abs(x) < 99)
-        assert float(cells[5]) == pytest.approx(top, abs=0.0051)
+
+OTHERS = range(100, 110)
+"""Seeds that the page does not use."""
 
 
 def test_claim_batch_is_far_off_policy():
-    b = m.batch()
-    log_r = (b.new - b.old).gather(2, b.tokens[..., None])[..., 0][b.mask]
-    assert log_r.mean().item() == pytest.approx(-0.045, abs=5e-4)
-    assert log_r.exp().min() > 0.33 and log_r.exp().max() < 2.22
-    lengths = b.mask.sum(1)
+    means = []
+    for seed in OTHERS:
+        b = m.batch(seed)
+        log_r = (b.new - b.old).gather(2, b.tokens[..., None])[..., 0][b.mask]
+        means.append(log_r.mean().item())
+        assert log_r.exp().min() < 0.4 and log_r.exp().max() > 2
+    assert -0.05 < mean(means) < -0.035 and max(means) < 0
+    lengths = m.batch().mask.sum(1)
     assert lengths.min() == 3 and lengths.max() == 30
 
 
+def test_claim_which_prompt_gets_the_weight():
+    share = {
+        name: [m.shares(name, seed)[:3] for seed in OTHERS]
+        for name in ("GRPO", "Dr. GRPO", "MaxRL", "GSPO", "SimKO")
+    }
+    for one, four, seven in share["MaxRL"]:
+        assert one > four > seven
+    assert mean([four for _, four, _ in share["Dr. GRPO"]]) > 0.45
+    for one, four, seven in share["Dr. GRPO"]:
+        assert four > max(one, seven)
+    spread = {k: stdev([x[1] for x in rows]) for k, rows in share.items()}
+    assert max(spread, key=spread.get) == "GSPO"
+    for plain, simko in zip(share["GRPO"], share["SimKO"], strict=True):
+        assert simko == pytest.approx(plain, abs=0.01)
+
+
 def test_claim_gspo_silences_wrong_answers_more():
-    up, down = m.silent("GSPO")
-    assert up < 0.2 and down > 0.7
+    pairs = [m.silent("GSPO", seed) for seed in OTHERS]
+    grpo = [m.silent("GRPO", seed) for seed in OTHERS]
+    assert mean([down for _, down in pairs]) > 0.6
+    assert mean([up for up, _ in pairs]) < 0.4
+    assert all(down > up for up, down in pairs)
+    assert mean([down for _, down in grpo]) == pytest.approx(0.2, abs=0.04)
+
+
+def test_claim_edges_of_the_nine():
+    edges = {name: how.edge for name, how in METHODS.items()}
+    plain = (0.2, 0.2)
+    assert edges == {
+        "GRPO": plain,
+        "Dr. GRPO": plain,
+        "DAPO": (0.2, 0.28),
+        "GSPO": (3e-4, 4e-4),
+        "CISPO": (1.0, 4.0),
+        "SAPO": (1.05, 1.0),
+        "DPPO": (0.15, 0.15),
+        "MaxRL": plain,
+        "SimKO": plain,
+    }
+    assert (METHODS["SimKO"].spread, METHODS["SimKO"].boost) == (0.01, 1.1)
+
+
+def test_table_of_the_gates_shows_the_tokens_of_the_text():
+    lines = m.table_gates().splitlines()[2:]
+    shown = [[x.strip() for x in line.split("|")[1:5]] for line in lines]
+    assert shown == [
+        ["$+$", "0.01", "3", "0.03"],
+        ["$+$", "0.01", "8", "0.08"],
+        ["$+$", "0.8", "1.19", "0.952"],
+        ["$+$", "0.5", "0.5", "0.25"],
+        ["$-$", "0.01", "0.1", "0.001"],
+        ["$-$", "0.8", "0.79", "0.632"],
+        ["$-$", "0.01", "8", "0.08"],
+    ]
 
 
 def test_table_of_the_gates():
@@ -529,12 +601,22 @@ def test_figure_of_the_batch():
         torch.testing.assert_close(torch.tensor(grpo[:, 1].tolist(), **DOUBLE), want)
         cispo = torch.tensor(axes.collections[1].get_offsets()[:, 1].tolist(), **DOUBLE)
         torch.testing.assert_close(cispo, r)
-    for line, name in zip(
-        share.lines, ("MaxRL", "GRPO", "Dr. GRPO", "GSPO"), strict=True
+    assert len(share.collections) == 4
+    for line, band, name in zip(
+        share.lines,
+        share.collections,
+        ("MaxRL", "GRPO", "Dr. GRPO", "GSPO"),
+        strict=True,
     ):
-        size = expected_weights(b, name).abs().sum((1, 2)).reshape(5, 8).sum(1)
-        want = (size / size.sum())[:3].tolist()
-        assert line.get_ydata().tolist() == pytest.approx(want)
+        found = [
+            [x[k] for x in (m.shares(name, seed) for seed in range(10))]
+            for k in range(3)
+        ]
+        assert list(line.get_ydata()) == pytest.approx([mean(x) for x in found])
+        corners = band.get_paths()[0].vertices[:, 1]
+        for x in found:
+            for edge in (mean(x) - stdev(x), mean(x) + stdev(x)):
+                assert abs(corners - edge).min() < 1e-9
 
 
 def test_figure_of_prompts():

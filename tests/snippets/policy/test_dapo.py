@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 from itertools import product
-from math import comb, sqrt
+from math import comb, exp, fsum, lgamma, log, sqrt
 from statistics import mean, stdev
 
 import numpy as np
@@ -323,6 +323,58 @@ def test_table_of_rounds():
     assert rows["0.3"][1] == "5.99" and rows["0.03"][2] == "0.99"
 
 
+def test_table_of_costs_row_by_row():
+    rows = cells(page.table_cost())
+    names = [0.5, 0.7, 0.9, 0.95, 0.99, 0.999]
+    assert [r[0] for r in rows] == [
+        f"{p} or {q}"
+        for p, q in zip(names, (0.5, 0.3, 0.1, 0.05, 0.01, 0.001), strict=True)
+    ]
+    for row, p in zip(rows, names, strict=True):
+        for k, group in enumerate((8, 16, 64)):
+            dropped = p**group + (1 - p) ** group
+            cell = row[1 + 2 * k].removesuffix(" %")
+            if cell == "< 0.01":
+                assert dropped < 1e-4
+            else:
+                assert float(cell) == pytest.approx(100 * dropped, rel=6e-3)
+            answers = float(row[2 + 2 * k].replace(",", ""))
+            assert answers == pytest.approx(group / (1 - dropped), abs=0.051)
+
+
+def binomial_tail(need, n, p):
+    """P(Bin(n, p) < need) from logarithms of factorials."""
+    return fsum(
+        exp(
+            lgamma(n + 1) - lgamma(j + 1) - lgamma(n - j + 1)
+            + j * log(p) + (n - j) * log(1 - p)
+        )
+        for j in range(min(need, n + 1))
+    )  # fmt: skip
+
+
+def test_table_of_rounds_row_by_row():
+    """512 groups of a batch, 1,536 prompts a round, at most ten rounds."""
+    rows = cells(page.table_rounds())
+    shares = [0.9, 0.6, 0.42, 0.3, 0.15, 0.04, 0.03]
+    assert [float(r[0]) for r in rows] == shares
+    for row, f in zip(rows, shares, strict=True):
+        expected = sum(binomial_tail(512, 1536 * k, f) for k in range(10))
+        assert float(row[1]) == pytest.approx(1 / f, abs=0.0051)
+        assert float(row[2]) == pytest.approx(3 * expected, abs=0.0051)
+        failed = binomial_tail(512, 15360, f)
+        assert float(row[3]) == pytest.approx(failed, rel=0.05, abs=1e-6)
+        assert float(row[4]) == pytest.approx(sqrt(f), abs=0.0051)
+
+
+def test_rounds_default_to_the_recipe():
+    for f in (0.15, 0.04):  # one prompt more a round shows in the second decimal
+        expected = sum(binomial_tail(512, 1536 * k, f) for k in range(10))
+        assert rounds(f)[0] == pytest.approx(expected, rel=1e-6)
+        assert rounds(f) == rounds(f, 512, 1536, 10)
+    assert rounds(0.04)[0] != pytest.approx(rounds(0.04, prompts=1537)[0], rel=1e-4)
+
+
 def test_table_of_weights():
     first, second, third = cells(page.table_weights())
     assert first[1:] == ["3.1 %", "0.0625", "0.0625"]  # 1/32, 1000/16000
@@ -332,6 +384,16 @@ def test_table_of_weights():
 
 def test_table_of_punished_groups():
     rows = cells(page.table_overlong())
+    assert [r[0] for r in rows] == [
+        "16 right, one of them at 16,425",
+        "16 right, one of them at 20,480",
+        "16 wrong, 15 at 20,480, one short",
+        "8 right, one of them at 18,432",
+        "8 right, one of them at 20,480",
+        "14 right, one of them at 20,480",
+    ]
+    stories = [row[3] for row in page.PUNISHED]
+    assert stories == [[16425], [20480], [20480] * 15, [18432], [20480], [20480]]
     after = [float(r[2].replace("−", "-")) for r in rows]
     raw = [
         [0.99] + [1] * 15,
@@ -377,3 +439,6 @@ def test_figure_of_the_punishment():
     assert right.get_ydata().min() == pytest.approx(0)
     assert wrong.get_ydata().max() == -1 and wrong.get_ydata().min() == -2
     assert "tokens" in axes.get_xlabel()
+    assert list(axes.get_xticks()) == [16384, 18432, 20480]
+    length = right.get_xdata()
+    assert length[-1] == 20480 and len(length) >= 200

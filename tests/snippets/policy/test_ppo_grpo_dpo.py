@@ -267,7 +267,10 @@ def test_claim_bytes():
         (126, 154),
         (112, 126),
     ]
-    for row, (_, trained, frozen) in zip(rows, code.COPIES, strict=True):
+    counts = [tuple(int(cell) for cell in r[1:3]) for r in rows]
+    assert counts == [(2, 3), (2, 1), (1, 3), (1, 2), (1, 1), (1, 1), (1, 0)]
+    assert [float(r[3]) for r in rows] == [266, 238, 154, 140, 126, 126, 112]
+    for row, (trained, frozen) in zip(rows, counts, strict=True):
         assert float(row[3]) == 7 * (16 * trained + 2 * frozen)
         assert float(row[4]) == 32 * (16 * trained + 2 * frozen)
 
