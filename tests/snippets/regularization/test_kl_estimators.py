@@ -533,6 +533,7 @@ def test_table_values_and_reversed():
     rows = cells(m.table_values())
     assert rows[0][1:] == ["0.0050", "+0.25 %", "20.00", "1.42", "1.42"]
     assert rows[1][1:] == ["0.5000", "+25.00 %", "2.00", "1.73", "1.70"]
+    assert rows[2][1:] == ["0.1301", "−2.06 %", "3.75", "0.88", "1.13"]
     assert rows[3][1:] == ["0.9504", "−7.68 %", "0.97", "0.78", "5.15"]
     rows = cells(m.table_reversed())
     assert [row[1] for row in rows] == ["0.2547", "0.2593", "0.2547"]
