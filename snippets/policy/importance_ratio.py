@@ -433,7 +433,7 @@ def figure_drift() -> Figure:
         ("C1", "C0", "C2"),
         series,
         (-1, -1, -1),
-        ((0, 6), (0, -16), (0, 6)),
+        ((0, 6), (0, -22), (0, 6)),
         strict=True,
     ):
         of_seed = np.array(runs[name])  # (updates, seeds)

@@ -503,7 +503,7 @@ def figure_noise() -> Figure:
     runs = noise_of_the_page()
     shown = (
         ("no clip", "C1", "-", 45, (-6, 6), "right"),
-        ("CISPO, weight ≤ 5", "C2", "--", PASSES, (0, -54), "right"),
+        ("CISPO, weight ≤ 5", "C2", "--", PASSES, (0, -50), "right"),
         ("PPO", "C0", "-", PASSES, (0, 8), "right"),
     )
     x = torch.arange(1, PASSES + 1)
@@ -518,7 +518,7 @@ def figure_noise() -> Figure:
             label(axes, at, float(y[at - 1]), name, color, **where)
     gain.axhline(0, color="grey", alpha=0.6)
     label(gain, 1.1, 0, "true gain: 0, always", xytext=(0, -13))
-    gain.set_ylim(-0.12, 0.9)
+    gain.set_ylim(-0.12, 1.1)
     largest.axhline(1.2, color="grey", alpha=0.6)
     label(largest, 1.1, 1.2, "1 + ε = 1.2", xytext=(0, 5))
     gain.set_title(
