@@ -573,6 +573,7 @@ def test_table_variants_has_a_row_for_each():
     text = table_variants()
     assert len(text.splitlines()) == 2 + len(VARIANTS)
     assert "| DAPO | centred, / std | token | 0.2 / 0.28 | token |" in text
+    assert "| GRPO | centred, / std | token | 0.2 / 0.2 | sequence |" in text
     assert text.splitlines()[1] == "| :-- | :-- | :-- | :-- | :-- | --: | --: |"
     assert [r.split("|")[-2].strip() for r in text.splitlines()[2:]] == [
         "3 of 10",

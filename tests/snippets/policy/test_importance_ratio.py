@@ -386,6 +386,12 @@ def test_table_of_drift():
     expected = np.transpose([np.mean(found, 0), np.std(found, 0, ddof=1)])
     row = table["first update, 1 version stale"][1:5]
     np.testing.assert_allclose(row, expected, atol=6e-4)
+    for text, none, token in (  # the numbers when they were checked
+        ("16th update (4 passes)", 0.250, 0.233),
+        ("first update, engine logits ± 0.1", 0.142, 0.124),
+    ):
+        got = table[text][1][0], table[text][3][0]
+        assert got == pytest.approx((none, token), abs=1.1e-3)
     later = table["fourth update, 4 versions stale"]
     assert later[0] == pytest.approx([0.160, 0.045], abs=1.1e-3)
     assert later[2] == pytest.approx([0.328, 0.119], abs=1.1e-3)
@@ -443,6 +449,11 @@ def test_claim_the_geometric_mean_removes_one_part_in_t_to_first_order(length):
 def test_reward_rules_by_loop():
     w = world(np.random.default_rng(1), length=3, prompts=2)
     rules = reward_rules(w, np.random.default_rng(4))
+    many = world(np.random.default_rng(1), length=2, prompts=30)
+    for name, at in (("last token only", -1), ("first token only", 0)):
+        hit = reward_rules(many, np.random.default_rng(4))[name] == 1
+        symbols = {int(many.answers[row, at][0]) for row in hit}
+        assert symbols == {0, 1, 2}  # each is wanted somewhere
     random, total, last, first = rules.values()
     assert random is w.rewards
     assert set(np.unique(last)) == set(np.unique(first)) == {0, 1}

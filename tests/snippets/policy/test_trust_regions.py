@@ -603,6 +603,7 @@ def test_table_of_stale_samples():
     assert estimate(table[free][1]) == pytest.approx([0.021, 0.009], abs=1.1e-3)
     assert estimate(table[ppo][0]) == pytest.approx([15, 3], abs=1.1)
     assert table[plain][0] == "0 %"
+    assert page.STALE_PASSES == 30  # "thirty steps" in the caption
     assert estimate(table[ppo][2]) == pytest.approx([0.008, 0.005], abs=1.1e-3)
     assert estimate(table[ppo][3]) == pytest.approx([0.076, 0.022], abs=1.1e-3)
     assert estimate(table[weighted][3]) == pytest.approx([0.110, 0.029], abs=1.1e-3)
