@@ -15,7 +15,7 @@ Units:     log-probabilities and KL in nats; chi2 = E_mu[ratio^2] - 1 of one
            token; errors relative to the length of the true gradient.
 """
 
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from math import lgamma
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from snippets.estimate import SEEDS, Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 Array = np.ndarray
@@ -247,29 +248,32 @@ def errors(w: World, mu: Array, prox: Array, now: Array) -> dict[str, float]:
 
 
 @cache
-def trained() -> tuple[World, tuple[Array, ...]]:
-    """The page's world and 52 updates of it."""
-    w = world(np.random.default_rng(0))
-    return w, tuple(path(w, 52))
+def trained(seed: int) -> tuple[World, tuple[Array, ...]]:
+    """A world and 36 updates of it."""
+    w = world(np.random.default_rng(seed))
+    return w, tuple(path(w, 36))
 
 
 START = 20
 """Updates done when the trainer starts on the batch of `table_drift`."""
 
 
-def drift(stale: int, done: int, engine: float = 0.0) -> dict[str, float]:
+def drift(
+    seed: int, stale: int, done: int, engine: float = 0.0
+) -> dict[str, float]:
     """Errors for a batch sampled `stale` versions before, `done` updates in.
 
     Args:
+        seed: Of the world.
         stale: Versions (of 4 updates) between sampler and trainer.
         done: Updates made on this batch before the one measured.
         engine: Standard deviation of the engine's error in the logits.
     """
-    w, steps = trained()
+    w, steps = trained(seed)
     w = mini_batch(w, START + done)
     mu = log_policy(w, steps[START - MINI_BATCHES * stale])
     if engine:
-        noise = np.random.default_rng(1).normal(size=mu.shape)
+        noise = np.random.default_rng([seed, 1]).normal(size=mu.shape)
         z = mu + engine * noise
         mu = z - np.log(np.exp(z).sum(-1, keepdims=True))
     prox = log_policy(w, steps[START])
@@ -291,11 +295,16 @@ CASES = [
 def table_drift() -> str:
     """Error of the expected gradient by weight, as k and s grow."""
     names = "none", "recomputed", "token", "geometric", "product"
+
+    def measure(seed: int, case: tuple) -> list[float]:
+        found = drift(seed, *case)
+        spread = max(found["chi2"], 0.0) ** 0.5
+        return [spread, *(found[name] for name in names)]
+
     rows = []
     for text, case in CASES:
-        found = drift(*case)
-        spread = f"{max(found['chi2'], 0.0) ** 0.5:.3f}"
-        rows.append([text, spread, *(f"{found[n]:.3f}" for n in names)])
+        cells = each_over_seeds(partial(measure, case=case))
+        rows.append([text, *(exact_or(cell) for cell in cells)])
     heads = [
         "update measured",
         "sd of $r_t$",
@@ -308,22 +317,13 @@ def table_drift() -> str:
     return markdown_table(heads, rows)
 
 
-@cache
-def by_length() -> dict[int, dict[str, float]]:
-    """Errors 4 updates after sampling, for answers of 1 to 6 tokens."""
-    found = {}
-    for length in range(1, 7):
-        rows = []
-        for seed in range(4):
-            w = world(np.random.default_rng(seed), length)
-            steps = path(w, 4)
-            w = mini_batch(w, 4)
-            mu = log_policy(w, steps[0])
-            rows.append(errors(w, mu, mu, steps[4]))
-        found[length] = {
-            n: float(np.mean([row[n] for row in rows])) for n in rows[0]
-        }
-    return found
+def by_length(length: int, seed: int) -> dict[str, float]:
+    """Errors 4 updates after sampling, for 32 prompts of `world`."""
+    w = world(np.random.default_rng(seed), length, prompts=32)
+    steps = path(w, 4)
+    w = mini_batch(w, 4)
+    mu = log_policy(w, steps[0])
+    return errors(w, mu, mu, steps[4])
 
 
 def reward_rules(w: World, rng: np.random.Generator) -> dict[str, Array]:
@@ -342,38 +342,39 @@ def reward_rules(w: World, rng: np.random.Generator) -> dict[str, Array]:
     }
 
 
-@cache
-def by_reward(worlds: int = 6) -> dict[str, dict[str, list[float]]]:
-    """Share of the error without a ratio that a weight removes.
+def by_reward(seed: int) -> dict[str, tuple[float, float]]:
+    """Share of the error without a ratio that two weights remove.
 
     Returns:
-        For each reward and for "token", "geometric": one number per world,
-        four updates after sampling; negative if the error grew.
+        For each reward what the token ratio and the geometric mean remove
+        in this seed's world, four updates after sampling; negative if the
+        error grew.
     """
-    found: dict[str, dict[str, list[float]]] = {}
-    for seed in range(worlds):
-        rng = np.random.default_rng(seed)
-        plain = world(rng)
-        for name, rewards in reward_rules(plain, rng).items():
-            w = plain._replace(rewards=rewards)
-            steps = path(w, 4)
-            w = mini_batch(w, 4)
-            mu = log_policy(w, steps[0])
-            row = errors(w, mu, mu, steps[4])
-            shares = found.setdefault(name, {"token": [], "geometric": []})
-            for weight, values in shares.items():
-                values.append(1 - row[weight] / row["none"])
+    found = {}
+    rng = np.random.default_rng(seed)
+    plain = world(rng)
+    for name, rewards in reward_rules(plain, rng).items():
+        w = plain._replace(rewards=rewards)
+        steps = path(w, 4)
+        w = mini_batch(w, 4)
+        mu = log_policy(w, steps[0])
+        row = errors(w, mu, mu, steps[4])
+        token, geometric = (
+            1 - row[weight] / row["none"] for weight in ("token", "geometric")
+        )
+        found[name] = token, geometric
     return found
 
 
 def table_rewards() -> str:
     """What the two usual weights repair depends on what is rewarded."""
+    by_seed = [by_reward(seed) for seed in SEEDS]
     rows = []
-    for name, shares in by_reward().items():
+    for name in by_seed[0]:
+        shares = zip(*(found[name] for found in by_seed), strict=True)
         cells = [
-            f"{100 * np.median(x):.0f} % "
-            f"({100 * min(x):.0f} to {100 * max(x):.0f})"
-            for x in shares.values()
+            f"{Estimate(tuple(100 * x for x in share)):.0f} %"
+            for share in shares
         ]
         rows.append([name, *cells])
     heads = ["what is rewarded", "token ratio removes", "geometric removes"]
@@ -383,10 +384,15 @@ def table_rewards() -> str:
 def table_lengths() -> str:
     """What the token and geometric weights repair, by answer length."""
     names = "none", "token", "geometric", "prefix", "product"
-    rows = [
-        [length, *(f"{found[n]:.3f}" for n in names)]
-        for length, found in by_length().items()
-    ]
+
+    def measure(seed: int, length: int) -> list[float]:
+        found = by_length(length, seed)
+        return [found[name] for name in names]
+
+    rows = []
+    for length in range(1, 7):
+        cells = each_over_seeds(partial(measure, length=length))
+        rows.append([length, *(exact_or(cell) for cell in cells)])
     heads = [
         "tokens $T$",
         "no ratio",
@@ -398,15 +404,25 @@ def table_lengths() -> str:
     return markdown_table(heads, rows)
 
 
+def exact_or(cell: Estimate) -> str:
+    """Mean and spread, or 0 where every seed has 0 up to rounding."""
+    return "0" if max(map(abs, cell.values)) < 1e-6 else f"{cell:.3f}"
+
+
 def figure_drift() -> Figure:
     """Error of the expected gradient against updates since sampling."""
-    whole, steps = trained()
-    shown = range(0, 33, 2)
-    found = []
+    shown = range(0, 33, 4)
+    runs: dict[str, list[list[float]]] = {"none": [], "token": []}
+    runs["product"] = []
     for k in shown:
-        w = mini_batch(whole, k)
-        mu = log_policy(w, steps[0])
-        found.append(errors(w, mu, mu, steps[k]))
+        found = []
+        for seed in SEEDS:
+            whole, steps = trained(seed)
+            w = mini_batch(whole, k)
+            mu = log_policy(w, steps[0])
+            found.append(errors(w, mu, mu, steps[k]))
+        for name, at in runs.items():
+            at.append([100 * f[name] for f in found])
     figure, axes = new_figure(2.9)
     series = [
         ("none", "no ratio"),
@@ -416,14 +432,16 @@ def figure_drift() -> Figure:
     for color, (name, text), at, shift in zip(
         ("C1", "C0", "C2"),
         series,
-        (-3, -5, -5),
-        ((0, 6), (4, -14), (0, 6)),
+        (-1, -1, -1),
+        ((0, 6), (0, -22), (0, 6)),
         strict=True,
     ):
-        y = [100 * f[name] for f in found]
+        of_seed = np.array(runs[name])  # (updates, seeds)
+        y, spread = of_seed.mean(1), of_seed.std(1, ddof=1)
         axes.plot(list(shown), y, color=color)
-        side = "left" if name == "token" else "right"
-        label(axes, shown[at], y[at], text, color, xytext=shift, ha=side)
+        band = y - spread, y + spread
+        axes.fill_between(list(shown), *band, color=color, alpha=0.2, lw=0)
+        label(axes, shown[at], y[at], text, color, xytext=shift, ha="right")
     axes.set(xlabel="updates since the samples were drawn", ylim=(-3, None))
     axes.set_ylabel("error of the mean gradient, %")
     axes.set_title("Only the full product stays exact", loc="left")
@@ -500,7 +518,7 @@ def table_growth() -> str:
             [
                 f"{length:,}",
                 f"{variance**0.5:,.3g}",
-                f"{1 / (1 + variance):.2g}",
+                f"{1 / (1 + variance):.2g}".replace("-", "−"),
                 f"{c['median']:.2g}",
                 f"{c['mask']:.2f} ({100 * c['masked']:.1f} %)",
                 f"{c['truncate']:.2f}",
@@ -565,7 +583,8 @@ def table_expectations() -> str:
         deviation = (p * (weight - mean) ** 2).sum() ** 0.5
         estimate = (p * weight * hit).sum()
         numbers = mean, deviation, estimate, estimate - 0.8**3
-        rows.append([text, *(f"{x:.3f}" for x in numbers)])
+        cells = [f"{x:.3f}".replace("-", "−") for x in numbers]
+        rows.append([text, *cells])
     heads = [
         "weight of an answer",
         "$\\mathbb E_\\mu[w]$",

@@ -13,13 +13,14 @@ Units:     log-probabilities, entropies and KL in nats; advantages in
            standard deviations of the reward over the batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from snippets.estimate import SEEDS, Estimate
 from snippets.show import label, markdown_table, new_figure
 
 
@@ -168,7 +169,7 @@ def standardised(rewards: Tensor) -> Tensor:
 
 def noise_batches(
     generator: torch.Generator,
-    batches: int = 32,
+    batches: int = 16,
     vocab: int = 10,
     n: int = 64,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,22 +202,31 @@ OBJECTIVES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-@cache
-def noise_runs() -> dict[str, Tensor]:
-    """Each objective on the same 32 batches of pure noise.
+def noise_runs(seeds: Iterable[int]) -> dict[str, Tensor]:
+    """Each objective on the same batches of pure noise, 16 for each seed.
+
+    Args:
+        seeds: S of them, each the source of its own 16 batches.
 
     Returns:
-        For each name of OBJECTIVES a tensor (PASSES + 1, 3, 32): the
+        For each name of OBJECTIVES a tensor (PASSES + 1, 3, S, 16): the
         claimed gain mean(r * A) in standard deviations of the reward,
         KL(old || new) in nats and the largest ratio of a sampled token.
     """
-    batch = noise_batches(torch.Generator().manual_seed(0))
+    drawn = [noise_batches(torch.Generator().manual_seed(s)) for s in seeds]
+    batch = [torch.cat(part) for part in zip(*drawn, strict=True)]
     return {
         name: torch.stack(
             [measured(new, *batch) for new in reuse(f, *batch, PASSES)]
-        )
+        ).unflatten(2, (len(drawn), -1))
         for name, f in OBJECTIVES.items()
     }
+
+
+@cache
+def noise_of_the_page() -> dict[str, Tensor]:
+    """`noise_runs` with the seeds of the page."""
+    return noise_runs(SEEDS)
 
 
 def measured(
@@ -231,39 +241,48 @@ def measured(
 
 def train(
     objective: Callable[..., Tensor],
-    generator: torch.Generator,
+    seeds: Iterable[int],
     passes: int,
     step: float = 2.0,
-    runs: int = 32,
+    runs: int = 16,
     rounds: int = 40,
 ) -> Tensor:
     """Ten answers whose pass rates are 0.30 to 0.60: sample, reuse, repeat.
 
     Args:
         objective: `ppo`, `cispo`, …
-        generator: Source of the samples and rewards.
+        seeds: S of them, each the source of all samples of its own runs.
         passes: Gradient steps on each batch.
         step: Learning rate on the logits.
-        runs: Independent trainings.
+        runs: R independent trainings a seed.
         rounds: Batches of 64 samples that are drawn.
 
     Returns:
         True pass rate of the policy before each round and after the last
-        one, and its entropy in nats: shape (rounds + 1, 2, runs).
+        one, and its entropy in nats: shape (rounds + 1, 2, S, R).
     """
+    sources = [torch.Generator().manual_seed(s) for s in seeds]
     rates = torch.linspace(0.3, 0.6, 10, dtype=torch.float64)
-    policy = torch.zeros(runs, 10, dtype=torch.float64).log_softmax(1)
+    every = len(sources) * runs
+    policy = torch.zeros(every, 10, dtype=torch.float64).log_softmax(1)
     history = []
     for _ in range(rounds):
         history.append(value_and_entropy(policy, rates))
-        p = policy.exp()
-        tokens = torch.multinomial(p, 64, True, generator=generator)
-        luck = torch.rand(runs, 64, generator=generator, dtype=p.dtype)
-        rewards = (luck < rates[tokens]).to(p.dtype)
+        drawn = [
+            (
+                torch.multinomial(p, 64, True, generator=source),
+                torch.rand(runs, 64, generator=source, dtype=p.dtype),
+            )
+            for p, source in zip(
+                policy.exp().split(runs), sources, strict=True
+            )
+        ]
+        tokens, luck = (torch.cat(part) for part in zip(*drawn, strict=True))
+        rewards = (luck < rates[tokens]).to(luck.dtype)
         batch = policy, tokens, standardised(rewards)
         policy = reuse(objective, *batch, passes, step)[-1]
     history.append(value_and_entropy(policy, rates))
-    return torch.stack(history)
+    return torch.stack(history).unflatten(2, (len(sources), runs))
 
 
 def value_and_entropy(policy: Tensor, rates: Tensor) -> Tensor:
@@ -272,27 +291,28 @@ def value_and_entropy(policy: Tensor, rates: Tensor) -> Tensor:
     return torch.stack([(p * rates).sum(1), -(p * policy).sum(1)])
 
 
-@cache
-def trainings() -> dict[tuple[int, str], Tensor]:
-    """`train` with 4 and with 16 passes a batch, from the same seed."""
+TRAININGS = (
+    (4, "no clip"),
+    (4, "PPO"),
+    (16, "no clip"),
+    (16, "PPO"),
+    (16, "CISPO, weight ≤ 5"),
+)
+"""Passes over each batch, and the objective."""
+
+
+def trainings(seeds: Iterable[int]) -> dict[tuple[int, str], Tensor]:
+    """`train` for each of TRAININGS, all from the same seeds."""
+    seeds = tuple(seeds)
     return {
-        (passes, name): train(
-            OBJECTIVES[name], torch.Generator().manual_seed(0), passes
-        )
-        for passes, name in (
-            (4, "no clip"),
-            (4, "PPO"),
-            (16, "no clip"),
-            (16, "PPO"),
-            (16, "CISPO, weight ≤ 5"),
-        )
+        (passes, name): train(OBJECTIVES[name], seeds, passes)
+        for passes, name in TRAININGS
     }
 
 
-def with_error(values: Tensor, digits: int) -> str:
-    """Mean and standard error of (B,) values."""
-    error = values.std() / len(values) ** 0.5
-    return f"{values.mean():.{digits}f} ± {error:.{digits}f}"
+def by_seed(values: Tensor) -> Estimate:
+    """Mean of each row of (S, B), then mean and spread over the S seeds."""
+    return Estimate(tuple(values.double().mean(1).tolist()))
 
 
 # --- Tables ---------------------------------------------------------------
@@ -368,35 +388,37 @@ def table_coefficients() -> str:
 def table_noise() -> str:
     """After 200 passes over a batch of noise: what each objective did."""
     rows = []
-    for name, run in noise_runs().items():
+    for name, run in noise_of_the_page().items():
         claimed, kl, largest = run[-1]
+        worst = largest.max(1, keepdim=True).values
         rows.append(
             (
                 name,
-                with_error(claimed, 3),
-                with_error(kl, 3),
-                f"{largest.mean():.2f}",
-                f"{largest.max():.2f}",
+                f"{by_seed(claimed):.3f}",
+                f"{by_seed(kl):.3f}",
+                f"{by_seed(largest):.2f}",
+                f"{by_seed(worst):.1f}",
             )
         )
     heads = ["objective", "claimed gain", "KL(old ‖ new)"]
-    return markdown_table(heads + ["largest $r$", "worst of 32"], rows)
+    return markdown_table(heads + ["largest $r$", "worst of 16"], rows)
 
 
 def table_training() -> str:
     """Pass rate after 10 and 40 batches, 4 or 16 passes over each."""
     rows = []
-    for (passes, name), run in trainings().items():
+    for (passes, name), run in trainings(SEEDS).items():
         final, entropy = run[40]
+        stuck = (final < 0.55).double() * final.shape[1]
         rows.append(
             (
                 name,
                 passes,
-                with_error(run[10, 0], 3),
-                with_error(final, 3),
-                f"{entropy.mean():.2f}",
-                int((final < 0.55).sum()),
-                f"{final.min():.2f}",
+                f"{by_seed(run[10, 0]):.3f}",
+                f"{by_seed(final):.3f}",
+                f"{by_seed(entropy):.2f}",
+                f"{by_seed(stuck):.1f}",
+                f"{by_seed(final.min(1, keepdim=True).values):.2f}",
             )
         )
     heads = ["objective", "passes", "10 batches", "40 batches", "entropy"]
@@ -478,23 +500,25 @@ def figure_objective() -> Figure:
 def figure_noise() -> Figure:
     """Claimed gain and largest ratio while one noise batch is reused."""
     figure, (gain, largest) = new_figure(5.0, rows=2, sharex=True)
-    runs = noise_runs()
+    runs = noise_of_the_page()
     shown = (
         ("no clip", "C1", "-", 45, (-6, 6), "right"),
-        ("CISPO, weight ≤ 5", "C2", "--", PASSES, (0, -54), "right"),
+        ("CISPO, weight ≤ 5", "C2", "--", PASSES, (0, -50), "right"),
         ("PPO", "C0", "-", PASSES, (0, 8), "right"),
     )
     x = torch.arange(1, PASSES + 1)
     for name, color, line, at, offset, side in shown:
-        mean = runs[name][1:].mean(2)
+        of_seed = runs[name][1:].mean(3)
         for axes, row in ((gain, 0), (largest, 2)):
-            y = mean[:, row]
+            y, spread = of_seed[:, row].mean(1), of_seed[:, row].std(1)
             axes.plot(x, y, line, color=color)
+            band = y - spread, y + spread
+            axes.fill_between(x, *band, color=color, alpha=0.2, lw=0)
             where = {"xytext": offset, "ha": side, "va": "center"}
             label(axes, at, float(y[at - 1]), name, color, **where)
     gain.axhline(0, color="grey", alpha=0.6)
     label(gain, 1.1, 0, "true gain: 0, always", xytext=(0, -13))
-    gain.set_ylim(-0.12, 0.9)
+    gain.set_ylim(-0.12, 1.1)
     largest.axhline(1.2, color="grey", alpha=0.6)
     label(largest, 1.1, 1.2, "1 + ε = 1.2", xytext=(0, 5))
     gain.set_title(

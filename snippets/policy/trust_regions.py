@@ -25,6 +25,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate, each_over_seeds
 from snippets.show import label, markdown_table, new_figure
 
 Array = NDArray[np.float64]
@@ -318,54 +319,56 @@ TRPO = "TRPO, δ = 0.01"
 
 
 @cache
-def worlds() -> tuple[tuple[World, Batch], ...]:
-    """Eight worlds with a batch each, from one seeded generator."""
-    rng = np.random.default_rng(0)
+def worlds(seed: int) -> tuple[tuple[World, Batch], ...]:
+    """Four worlds with a batch each."""
+    rng = np.random.default_rng(seed)
     found = []
-    for _ in range(8):
+    for _ in range(4):
         w = world(rng)
         found.append((w, sampled(w, rng, NOISE)))
     return tuple(found)
 
 
 @cache
-def paths() -> dict[str, list[list[Array]]]:
-    """Parameters after 0 to 60 passes, for each method and world."""
-    found = {
-        name: [
-            ascend(w, batch, region, *3 * [w.weights], PASSES)
-            for w, batch in worlds()
-        ]
-        for name, region in METHODS.items()
-    }
-    steps = [[w.weights, trpo(w, batch, 0.01)] for w, batch in worlds()]
-    return found | {TRPO: steps}
+def paths(seed: int, name: str) -> tuple[list[Array], ...]:
+    """Parameters after 0 to 60 passes of a method, for each world."""
+    if name == TRPO:
+        return tuple([w.weights, trpo(w, b, 0.01)] for w, b in worlds(seed))
+    return tuple(
+        ascend(w, batch, METHODS[name], *3 * [w.weights], PASSES)
+        for w, batch in worlds(seed)
+    )
 
 
-def averages(path_of: list[list[Array]], at: int) -> dict[str, float]:
-    """`measure` after `at` passes (or the last one), mean over worlds."""
+def averages(seed: int, name: str) -> dict[str, float]:
+    """`measure` of a method's last parameters, mean over the worlds."""
     rows = [
-        measure(w, batch, path[min(at, len(path) - 1)], w.weights)
-        for (w, batch), path in zip(worlds(), path_of, strict=True)
+        measure(w, batch, path[-1], w.weights)
+        for (w, batch), path in zip(
+            worlds(seed), paths(seed, name), strict=True
+        )
     ]
     return {key: float(np.mean([r[key] for r in rows])) for key in rows[0]}
 
 
 def table_bounds() -> str:
     """What each method left unbounded, after 60 passes over one batch."""
+    keys = "claimed", "gain", "out", "ratio", "kl", "kl_max", "tv_max"
     rows = []
-    for name, path_of in paths().items():
-        m = averages(path_of, PASSES)
+    for name in [*METHODS, TRPO]:
+        by_seed = [averages(seed, name) for seed in SEEDS]
+        cells = {k: Estimate(tuple(m[k] for m in by_seed)) for k in keys}
+        out = Estimate(tuple(100 * x for x in cells["out"].values))
         rows.append(
             [
                 name,
-                f"{m['claimed']:.2f}",
-                f"{m['gain']:.3f}",
-                f"{100 * m['out']:.0f} %",
-                f"{m['ratio']:.1f}",
-                f"{m['kl']:.4f}",
-                f"{m['kl_max']:.2f}",
-                f"{m['tv_max']:.2f}",
+                f"{cells['claimed']:.2f}",
+                f"{cells['gain']:.3f}",
+                f"{out:.0f} %",
+                f"{cells['ratio']:.1f}",
+                f"{cells['kl']:.3f}",
+                f"{cells['kl_max']:.2f}",
+                f"{cells['tv_max']:.2f}",
             ]
         )
     heads = [
@@ -400,36 +403,49 @@ def table_stops() -> str:
             for end in stop(rule, bound, starts, up):
                 text = f"{end:.3f}" if end > 0.1 else f"{end:.2g}"
                 text = "> 0.999" if text == "1.000" else text
+                text = text.replace("-", "−")
                 cells.append("never" if end in (0, 1) else text)
             rows.append([name, "up" if up else "down", *cells])
     heads = ["rule", "pushed", *(f"from {mu:g}" for mu in starts)]
     return markdown_table(heads, rows)
 
 
-def table_silenced() -> str:
-    """Share of sampled tokens that each rule silences, by probability.
+EDGES = (0, 0.05, 0.2, 0.5, 0.8, 1)
+"""Of the bands of probability in `table_silenced`."""
+
+
+def silenced(seed: int) -> list[float]:
+    """Per band of EDGES: mean |pi - mu|, then per cent silenced by rule.
 
     All rules judge the same policies: those that "no constraint" reached
-    after 20 passes in the eight worlds.
+    after 20 passes.
     """
     mu, pi, a = [], [], []
     for (w, batch), path in zip(
-        worlds(), paths()["no constraint"], strict=True
+        worlds(seed), paths(seed, "no constraint"), strict=True
     ):
         mu.append(of(policy(w, w.weights), batch.tokens).ravel())
         pi.append(of(policy(w, path[20]), batch.tokens).ravel())
         a.append(batch.advantages.ravel())
     m, p, adv = (np.concatenate(x) for x in (mu, pi, a))
-    edges = (0, 0.05, 0.2, 0.5, 0.8, 1)
-    rows = []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    found = []
+    for low, high in zip(EDGES[:-1], EDGES[1:], strict=True):
         here = (m > low) & (m <= high)
-        cells = [
-            f"{100 * (1 - gate(rule, bound, p, m, adv)[here].mean()):.1f} %"
-            for _, rule, bound in RULES[:4]
-        ]
-        moved = abs(p - m)[here].mean()
-        rows.append([f"{low:g} to {high:g}", f"{moved:.3f}", *cells])
+        found.append(float(abs(p - m)[here].mean()))
+        for _, rule, bound in RULES[:4]:
+            on = gate(rule, bound, p, m, adv)[here]
+            found.append(100 * float(1 - on.mean()))
+    return found
+
+
+def table_silenced() -> str:
+    """Share of sampled tokens that each rule silences, by probability."""
+    cells = iter(each_over_seeds(silenced))
+    rows = []
+    for low, high in zip(EDGES[:-1], EDGES[1:], strict=True):
+        moved = f"{next(cells):.3f}"
+        shares = [f"{next(cells):.1f} %" for _ in RULES[:4]]
+        rows.append([f"{low:g} to {high:g}", moved, *shares])
     heads = ["$\\mu$ of the token", "mean $\\lvert\\pi-\\mu\\rvert$"]
     return markdown_table(heads + [n for n, *_ in RULES[:4]], rows)
 
@@ -449,66 +465,75 @@ def improved(w: World, steps: int = 12, size: float = 0.6) -> Array:
     return weights
 
 
-@cache
-def stale() -> dict[str, dict[str, float]]:
-    """The old batches, used by a policy that has moved on meanwhile."""
-    cases = {
-        "no clip, weight $\\pi_\\theta/\\mu$": (Region(), "mu", "mu"),
-        "PPO, centre $\\mu$": (Region("ratio", 0.2), "mu", "mu"),
-        "PPO, centre $\\pi_{prox}$, no weight": (
-            Region("ratio", 0.2),
-            "prox",
-            "prox",
-        ),
-        "decoupled (AReaL), $\\pi_{prox}$, weighted": (
-            Region("ratio", 0.2),
-            "prox",
-            "mu",
-        ),
-        "DPPO-TV 0.15, centre $\\mu$": (Region("tv", 0.15), "mu", "mu"),
-        "DPPO-TV 0.15, centre $\\pi_{prox}$": (
-            Region("tv", 0.15),
-            "prox",
-            "prox",
-        ),
-    }
-    found = {}
-    for name, (region, centre, below) in cases.items():
-        rows = []
-        for w, batch in worlds():
-            at = {"mu": w.weights, "prox": improved(w)}
-            ends = at[centre], at[below]
-            end = ascend(w, batch, region, at["prox"], *ends, STALE_PASSES)
-            m = measure(w, batch, end[-1], at["prox"])
-            first = measure(w, batch, end[-1], w.weights)
-            pi, mid = (
-                of(policy(w, at[k]), batch.tokens) for k in ("prox", centre)
-            )
-            on = gate(region.rule, region.bound, pi, mid, batch.advantages)
-            row = {"silent": 1 - float(on.mean()), "gain": m["gain"]}
-            row |= {"kl": m["kl"], "ratio": m["ratio"], "mu": first["kl"]}
-            rows.append(row)
-        found[name] = {
-            key: float(np.mean([r[key] for r in rows])) for key in rows[0]
-        }
-        gains = np.array([r["gain"] for r in rows])
-        found[name]["error"] = float(gains.std(ddof=1) / len(gains) ** 0.5)
-    return found
+STALE = {
+    "no clip, weight $\\pi_\\theta/\\mu$": (Region(), "mu", "mu"),
+    "PPO, centre $\\mu$": (Region("ratio", 0.2), "mu", "mu"),
+    "PPO, centre $\\pi_{prox}$, no weight": (
+        Region("ratio", 0.2),
+        "prox",
+        "prox",
+    ),
+    "decoupled (AReaL), $\\pi_{prox}$, weighted": (
+        Region("ratio", 0.2),
+        "prox",
+        "mu",
+    ),
+    "DPPO-TV 0.15, centre $\\mu$": (Region("tv", 0.15), "mu", "mu"),
+    "DPPO-TV 0.15, centre $\\pi_{prox}$": (
+        Region("tv", 0.15),
+        "prox",
+        "prox",
+    ),
+}
+"""Region, its centre, and what divides pi in the weight."""
+
+
+def stale(seed: int, name: str) -> dict[str, float]:
+    """The old batches, used by a policy that has moved on meanwhile.
+
+    Returns:
+        Means over the worlds: "silent", the share without gradient at the
+        start; "gain" over prox; "kl" from prox, "mu" from the sampler;
+        "ratio", the largest to prox; "before", the KL of prox from mu.
+    """
+    region, centre, below = STALE[name]
+    rows = []
+    for w, batch in worlds(seed):
+        at = {"mu": w.weights, "prox": improved(w)}
+        ends = at[centre], at[below]
+        end = ascend(w, batch, region, at["prox"], *ends, STALE_PASSES)
+        m = measure(w, batch, end[-1], at["prox"])
+        first = measure(w, batch, end[-1], w.weights)
+        pi, mid = (
+            of(policy(w, at[k]), batch.tokens) for k in ("prox", centre)
+        )
+        on = gate(region.rule, region.bound, pi, mid, batch.advantages)
+        start = mean_kl(policy(w, w.weights), policy(w, at["prox"]))
+        row = {"silent": 1 - float(on.mean()), "gain": m["gain"]}
+        row |= {"kl": m["kl"], "mu": first["kl"], "ratio": m["ratio"]}
+        rows.append(row | {"before": start})
+    return {key: float(np.mean([r[key] for r in rows])) for key in rows[0]}
 
 
 def table_stale() -> str:
     """Thirty passes over stale samples, by centre of the region."""
-    rows = [
-        [
-            name,
-            f"{100 * m['silent']:.0f} %",
-            f"{m['gain']:.3f} ± {m['error']:.3f}".replace("-", "−"),
-            f"{m['kl']:.4f}",
-            f"{m['mu']:.3f}",
-            f"{m['ratio']:.1f}",
-        ]
-        for name, m in stale().items()
-    ]
+    rows = []
+    for name in STALE:
+        by_seed = [stale(seed, name) for seed in SEEDS]
+        cells = {
+            k: Estimate(tuple(m[k] for m in by_seed)) for k in by_seed[0]
+        }
+        silent = Estimate(tuple(100 * x for x in cells["silent"].values))
+        rows.append(
+            [
+                name,
+                f"{silent:.0f} %" if any(silent.values) else "0 %",
+                f"{cells['gain']:.3f}",
+                f"{cells['kl']:.3f}",
+                f"{cells['mu']:.3f}",
+                f"{cells['ratio']:.1f}",
+            ]
+        )
     heads = [
         "loss",
         "silent at the start",
@@ -563,9 +588,9 @@ def table_horizon() -> str:
                 f"{length:,}",
                 f"{true:.4f}".replace("-", "−"),
                 f"{claimed:.4f}".replace("-", "−"),
-                f"{abs(true - claimed):.3g}",
+                f"{abs(true - claimed):.3g}".replace("-", "−"),
                 f"{bound(length, 0.001, p):.3g}",
-                f"{allowed:.1g}",
+                f"{allowed:.1g}".replace("-", "−"),
             ]
         )
     heads = [

@@ -333,6 +333,56 @@ def cosine(a: Array, b: Array) -> float:
     return float(a @ b / norms) if norms > 1e-12 else float("nan")
 
 
+def clamped_k3(
+    d: Array, first: float | None, last: float | None
+) -> tuple[Array, Array]:
+    """k3 and its slope in log pi in float32, step by step as autograd does.
+
+    Args:
+        d: log ref - log pi, shape (V,).
+        first: Bound of d before `exp`, in nats; None: no clamp.
+        last: Bound of k3, in nats; None: no clamp.
+
+    Returns:
+        (value, slope), float32, each of shape (V,). A clamp's backward
+        multiplies by 0 outside its bounds, `exp`'s by its own result.
+    """
+    d = np.asarray(d, dtype=np.float32)
+    inner = d if first is None else np.clip(d, -first, first)
+    with np.errstate(over="ignore", invalid="ignore"):
+        r = np.exp(inner)
+        value = r - inner - 1
+        passed = np.float32(1) if last is None else (abs(value) <= last)
+        slope = passed * r - passed  # through exp(d), then through -d
+        if first is not None:
+            slope = slope * (abs(d) <= first)
+    if last is not None:
+        value = np.clip(value, -last, last)
+    return value, -slope  # d falls when log pi rises
+
+
+def table_overflow() -> str:
+    """Value and gradient of k3 at log r = 100, by where it is clamped."""
+    places = [
+        ("nothing", None, None),
+        ("the value, ±10", None, 10.0),
+        ("log r, ±20", 20.0, None),
+        ("log r, ±20, then the value, ±10", 20.0, 10.0),
+    ]
+    rows = []
+    for name, first, last in places:
+        value, slope = clamped_k3(np.array(100.0), first, last)
+        cells = [f"{float(x) + 0.0:.3g}" for x in (value, slope)]
+        shown = {"inf": "∞", "-inf": "−∞", "nan": "**NaN**"}
+        rows.append([name, *(shown.get(c, c) for c in cells)])
+    return markdown_table(["clamped", "loss", "gradient"], rows, "lrr")
+
+
+def minus(number: str) -> str:
+    """The number with a true minus sign."""
+    return number.replace("-", "−")
+
+
 def table_values() -> str:
     """Bias and spread of one token's estimate, exact."""
     cases = [
@@ -347,7 +397,8 @@ def table_values() -> str:
         stats = {name: moments(name, policy, ref) for name in ESTIMATORS}
         bias = (stats["k2"][0] - true) / true
         spread = [f"{stats[name][1] / true:.2f}" for name in ESTIMATORS]
-        rows.append([case, f"{true:.4f}", f"{100 * bias:+.2f} %", *spread])
+        shown = minus(f"{100 * bias:+.2f} %")
+        rows.append([case, f"{true:.4f}", shown, *spread])
     heads = ["case", "KL (nats)", "bias of k2"]
     return markdown_table(
         [*heads, "std of k1 / KL", "std of k2 / KL", "std of k3 / KL"], rows
@@ -373,10 +424,10 @@ def table_gradients() -> str:
     cells = []
     for name, gradient, what in rows:
         numbers = ", ".join(
-            f"{0.0 if abs(g) < 5e-5 else g:.4f}" for g in gradient
+            minus(f"{0.0 if abs(g) < 5e-5 else g:.4f}") for g in gradient
         )
         cos = cosine(gradient, truth["reverse"])
-        shown = "none" if np.isnan(cos) else f"{cos:.3f}"
+        shown = "none" if np.isnan(cos) else minus(f"{cos:.3f}")
         cells.append([name, numbers, shown, what])
     return markdown_table(
         ["term", "gradient of the 4 logits", "cosine with target", "equals"],
@@ -415,16 +466,15 @@ def table_tails() -> str:
     rows = []
     for x in (-5.0, -1.0, -0.1, 0.1, 1.0, 2.6, 2.7, 5.0):
         log_r = np.array(x)
-        rows.append(
-            [
-                f"{x:g}",
-                f"{k2(log_r):.4g}",
-                f"{k3(log_r):.4g}",
-                f"{coefficient('k2', 'loss', log_r):.4g}",
-                f"{coefficient('k3', 'loss', log_r):.4g}",
-                f"{clamped_k3_coefficient(log_r):.4g}",
-            ]
+        numbers = (
+            k2(log_r),
+            k3(log_r),
+            coefficient("k2", "loss", log_r),
+            coefficient("k3", "loss", log_r),
+            clamped_k3_coefficient(log_r),
         )
+        cells = [minus(f"{number:.4g}") for number in numbers]
+        rows.append([minus(f"{x:g}"), *cells])
     heads = ["$\\log r$", "k2", "k3", "k2 as loss", "k3 as loss"]
     return markdown_table([*heads, "k3 as loss, clamped"], rows)
 
@@ -441,7 +491,7 @@ def table_reversed() -> str:
     ):
         right = policy @ ESTIMATORS[name](log_r)
         wrong = policy @ ESTIMATORS[name](-log_r)
-        rows.append([name, f"{right:.4f}", f"{wrong:.4f}", what])
+        rows.append([name, f"{right:.4f}", minus(f"{wrong:.4f}"), what])
     heads = ["estimator", "mean with ref / π", "mean with π / ref"]
     return markdown_table([*heads, "the second column is"], rows, "lrrl")
 

@@ -362,6 +362,22 @@ def test_claim_first_step_loss_of_the_token_mean_needs_balanced_lengths():
     assert grpo_loss(*args, longer, adv, reduce="token") > 0.07
 
 
+def test_claim_a_zero_loss_says_nothing_and_a_zero_gradient_does():
+    """Ratio 1: loss 0 with a gradient; equal rewards: neither."""
+    b = example()
+    new = b["old"].clone().requires_grad_()
+    for rewards, alive in (([1.0, 0, 0, 1], True), ([1.0] * 4, False)):
+        adv = group_advantages(torch.tensor(rewards), 4)
+        loss = grpo_loss(new, new.detach(), None, b["mask"], adv)
+        (grad,) = torch.autograd.grad(loss, new)
+        assert loss.item() == pytest.approx(0, abs=1e-7)
+        assert bool(grad.norm() > 0.1) is alive
+    at_ref = grpo_loss(new, new.detach(), new.detach(), b["mask"], adv, beta=1.0)
+    assert at_ref.item() == pytest.approx(0, abs=1e-7)
+    drifted = new.detach() - 0.1
+    assert grpo_loss(new, new.detach(), drifted, b["mask"], adv, beta=1.0) > 0.004
+
+
 def test_claim_old_that_is_not_detached_kills_the_gradient():
     b = example()
     adv = group_advantages(b["rewards"], 4)
@@ -481,6 +497,12 @@ def test_claim_equal_rewards_can_leave_an_advantage_by_rounding():
     got = [gap / (std + eps) for eps in (1e-4, 1e-6, 1e-9)]
     assert got == pytest.approx([0.0006, 0.0555, 0.805], rel=0.02)
     assert group_advantages(rewards, 3)[0].item() == pytest.approx(got[1])
+    several = rewards.repeat(2)  # two prompts: torch's std is exactly 0
+    std = several.reshape(2, 3).std(1)
+    assert (std == 0).all()
+    got = [gap / eps for eps in (1e-4, 1e-6, 1e-9)]
+    assert got == pytest.approx([0.0006, 0.0596, 59.6], rel=0.01)
+    assert group_advantages(several, 3)[0].item() == pytest.approx(got[1])
     for value in (0.0, 1.0):
         assert (group_advantages(torch.full((3,), value), 3) == 0).all()
 
@@ -551,6 +573,7 @@ def test_table_variants_has_a_row_for_each():
     text = table_variants()
     assert len(text.splitlines()) == 2 + len(VARIANTS)
     assert "| DAPO | centred, / std | token | 0.2 / 0.28 | token |" in text
+    assert "| GRPO | centred, / std | token | 0.2 / 0.2 | sequence |" in text
     assert text.splitlines()[1] == "| :-- | :-- | :-- | :-- | :-- | --: | --: |"
     assert [r.split("|")[-2].strip() for r in text.splitlines()[2:]] == [
         "3 of 10",
@@ -713,5 +736,6 @@ def test_claim_statistics_of_the_others_leave_a_lone_right_answer_alone():
         gap = reward - statistics.mean(others)
         got.append(gap / (std + 1e-6) if std else gap)
     assert got == pytest.approx([1, -0.577, -0.577, -0.577], abs=1e-3)
+    assert sum(got) == pytest.approx(-0.73, abs=0.01)  # not centred
     group = group_advantages(torch.tensor(rewards), 4).flatten().tolist()
     assert group == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-4)

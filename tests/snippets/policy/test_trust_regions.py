@@ -37,6 +37,14 @@ from snippets.policy.trust_regions import (
     worlds,
 )
 
+OTHER_SEEDS = range(100, 110)
+
+
+def free_paths(seeds):
+    """World, batch and path without a constraint, over all seeds."""
+    for seed in seeds:
+        yield from zip(worlds(seed), paths(seed, "no constraint"), strict=True)
+
 
 def small(seed=0):
     rng = np.random.default_rng(seed)
@@ -89,9 +97,9 @@ def test_claim_the_binary_version_can_miss_everything():
 
 
 def test_claim_share_of_the_exact_tv_that_approximations_see():
-    """61 % for binary, 90 % for the three likeliest and the sampled."""
+    """60 % for binary, 90 % for the three likeliest and the sampled."""
     seen = {"binary": [], "top": []}
-    for (w, batch), path in zip(worlds(), paths()["no constraint"], strict=True):
+    for (w, batch), path in free_paths(OTHER_SEEDS):
         old, new = policy(w, w.weights), policy(w, path[20])
         for p, q, tokens in zip(old, new, batch.tokens, strict=True):
             d = q - p
@@ -102,8 +110,8 @@ def test_claim_share_of_the_exact_tv_that_approximations_see():
                 seen["binary"].append(abs(d[a]) / exact)
                 top = 0.5 * (abs(kept).sum() + abs(kept.sum()))
                 seen["top"].append(top / exact)
-    assert np.mean(seen["binary"]) == pytest.approx(0.61, abs=0.005)
-    assert np.mean(seen["top"]) == pytest.approx(0.90, abs=0.005)
+    assert np.mean(seen["binary"]) == pytest.approx(0.6, abs=0.05)
+    assert np.mean(seen["top"]) == pytest.approx(0.90, abs=0.02)
 
 
 def silent(rule, limit, pi, mu, a):
@@ -209,8 +217,10 @@ def test_policy_and_world():
     assert batch.advantages.std() == pytest.approx(1)
     lengths = np.linalg.norm(world(np.random.default_rng(1)).features, axis=1)
     assert 0.5 <= lengths.min() and lengths.max() <= 8
-    top = [policy(w, w.weights).max(1) for w, _ in worlds()]
-    assert np.median(top) == pytest.approx(0.54, abs=0.005)
+    for seeds in (range(10), OTHER_SEEDS):
+        every = [w for seed in seeds for w, _ in worlds(seed)]
+        top = [policy(w, w.weights).max(1) for w in every]
+        assert np.median(top) == pytest.approx(0.57, abs=0.03)
 
 
 def test_advantages_estimate_the_values():
@@ -317,7 +327,7 @@ def test_fisher_is_the_hessian_of_the_kl():
 
 
 def test_conjugate_gradients_solve_for_the_natural_gradient():
-    w, batch = worlds()[0]
+    w, batch = worlds(0)[0]
     p = policy(w, w.weights)
     g = push(w, p, batch, np.ones(batch.tokens.shape))
     f = dense(w, p)
@@ -330,7 +340,7 @@ def test_conjugate_gradients_solve_for_the_natural_gradient():
 
 
 def test_trpo_step_has_the_right_length_and_direction():
-    w, batch = worlds()[0]
+    w, batch = worlds(0)[0]
     old = policy(w, w.weights)
     tiny = trpo(w, batch, 1e-8) - w.weights
     quadratic = 0.5 * tiny.ravel() @ dense(w, old) @ tiny.ravel()
@@ -342,7 +352,7 @@ def test_trpo_step_has_the_right_length_and_direction():
 
 @pytest.mark.parametrize("delta", [0.001, 0.01, 0.1])
 def test_trpo_obeys_the_mean_kl_and_claims_a_gain(delta):
-    for w, batch in worlds()[:3]:
+    for w, batch in worlds(0)[:3]:
         new = trpo(w, batch, delta)
         kl = mean_kl(policy(w, w.weights), policy(w, new))
         assert 0.3 * delta < kl <= delta
@@ -405,116 +415,136 @@ def rows(table):
     return {c[0].strip(): [x.strip() for x in c[1:]] for c in lines}
 
 
-def test_table_of_bounds_and_its_claims():
+def estimate(cell):
+    """Mean and spread of a "a ± b" cell."""
+    return [float(x) for x in cell.replace("−", "-").rstrip(" %").split("±")]
+
+
+BOUNDS = {  # claimed, gain, per cent outside, ratio, KL, largest KL, largest TV
+    "no constraint": (1.12, 0.067, 24, 38.1, 0.120, 2.31, 0.74),
+    "PPO clip, ε = 0.2": (0.16, 0.026, 14, 1.7, 0.009, 0.09, 0.18),
+    "no clip, stop at KL 0.015": (0.25, 0.029, 10, 5.3, 0.016, 0.36, 0.37),
+    "KL penalty, β = 3": (0.79, 0.030, 10, 31.2, 0.020, 0.54, 0.34),
+    "DPPO-TV, δ = 0.15": (0.44, 0.040, 19, 12.2, 0.024, 0.28, 0.31),
+    "DPPO-TV, δ = 0.2": (0.49, 0.044, 21, 11.8, 0.031, 0.37, 0.36),
+    "DPPO-KL, δ = 0.05": (0.31, 0.038, 18, 4.9, 0.020, 0.21, 0.28),
+    "TRPO, δ = 0.01": (0.30, 0.027, 12, 4.5, 0.008, 0.06, 0.12),
+}
+
+
+def test_table_of_bounds():
     table = rows(page.table_bounds())
-    assert list(table) == [*METHODS, TRPO]
-    end = {name: averages(p, PASSES) for name, p in paths().items()}
+    assert list(table) == list(BOUNDS) == [*METHODS, TRPO]
+    steps = 0.011, 0.0011, 1.1, 0.11, 0.0011, 0.011, 0.011
     for name, cells in table.items():
-        m = end[name]
-        got = [float(c.rstrip(" %")) for c in cells]
-        want = m["claimed"], m["gain"], 100 * m["out"], m["ratio"]
-        assert got[:4] == pytest.approx(want, abs=0.51)
-        assert got[1] == pytest.approx(m["gain"], abs=6e-4)
-        assert got[4:] == pytest.approx([m["kl"], m["kl_max"], m["tv_max"]], abs=6e-3)
-    # PPO bounds no ratio, DPPO no state's TV, TRPO no state's KL
-    assert end["PPO clip, ε = 0.2"]["ratio"] > 1.6
-    assert end["DPPO-TV, δ = 0.15"]["tv_max"] == pytest.approx(0.30, abs=0.006)
-    assert end["DPPO-TV, δ = 0.15"]["ratio"] > 3
-    assert end[TRPO]["kl"] <= 0.01
-    assert end[TRPO]["kl_max"] / 0.01 == pytest.approx(7.3, abs=0.3)
-    assert 0.015 < end["no clip, stop at KL 0.015"]["kl"] < 0.016
-    free = end["no constraint"]
-    assert free["claimed"] / free["gain"] == pytest.approx(8.3, abs=0.2)
+        for cell, expected, step in zip(cells, BOUNDS[name], steps, strict=True):
+            assert estimate(cell)[0] == pytest.approx(expected, abs=step)
+    assert estimate(table["PPO clip, ε = 0.2"][1])[1] == pytest.approx(0.005, abs=1e-3)
+
+
+def test_claims_on_what_stayed_bounded_on_other_seeds():
+    """Every seed of ten that the page did not use; gains on average."""
+    names = "no constraint", "PPO clip, ε = 0.2", "DPPO-TV, δ = 0.15", TRPO
+    end = {n: [averages(seed, n) for seed in OTHER_SEEDS] for n in names}
+    free, ppo, tv, one = (end[n] for n in names)
+    claims = [m["claimed"] / m["gain"] for m in free]
+    assert 4 < min(claims) and max(claims) < 57
+    assert np.mean([m["ratio"] for m in ppo]) == pytest.approx(1.7, abs=0.15)
+    assert all(m["ratio"] > 1.25 for m in ppo)
+    assert np.mean([m["out"] for m in ppo]) == pytest.approx(0.14, abs=0.02)
+    assert np.mean([m["tv_max"] for m in ppo]) == pytest.approx(0.18, abs=0.02)
+    assert all(m["tv_max"] > 0.18 and m["ratio"] > 2 for m in tv)
+    assert np.mean([m["tv_max"] for m in tv]) == pytest.approx(0.3, abs=0.03)
+    assert max(m["ratio"] for m in tv) > 10
+    assert all(m["kl"] <= 0.01 for m in one)
+    assert all(0.04 < m["kl_max"] < 0.1 for m in one)
+    gain = {n: np.mean([m["gain"] for m in x]) for n, x in end.items()}
+    assert gain[names[0]] > gain[names[2]] > gain[names[1]]
+
+
+def test_claim_the_order_of_clip_and_penalty_changes_with_the_seed():
+    clip, soft = "PPO clip, ε = 0.2", "KL penalty, β = 3"
+    wins = [averages(s, clip)["gain"] > averages(s, soft)["gain"] for s in range(10)]
+    assert 2 < sum(wins) < 9
 
 
 def test_claim_each_world_obeys_trpo_and_the_penalty():
-    for (w, batch), one, soft in zip(
-        worlds(), paths()[TRPO], paths()["KL penalty, β = 3"], strict=True
-    ):
-        assert measure(w, batch, one[-1], w.weights)["kl"] <= 0.01
-        m = measure(w, batch, soft[-1], w.weights)
-        assert m["kl"] <= m["claimed"] / batch.scale / 3  # gain - beta KL > 0
+    for seed in range(10):
+        for (w, batch), one, soft in zip(
+            worlds(seed),
+            paths(seed, TRPO),
+            paths(seed, "KL penalty, β = 3"),
+            strict=True,
+        ):
+            assert measure(w, batch, one[-1], w.weights)["kl"] <= 0.01
+            m = measure(w, batch, soft[-1], w.weights)
+            assert m["kl"] <= m["claimed"] / batch.scale / 3  # gain - beta KL > 0
 
 
 def test_early_stopping_overshoots_by_one_step():
     """In KL(old || new); the reverse KL would stop elsewhere."""
-    stops = paths()["no clip, stop at KL 0.015"]
-    for (w, _), path in zip(worlds(), stops, strict=True):
-        old = policy(w, w.weights)
-        stopped = len(path) < PASSES + 1
-        assert (mean_kl(old, policy(w, path[-1])) > 0.015) == stopped
-        assert mean_kl(old, policy(w, path[-2])) <= 0.015
+    for seed in range(2):
+        stops = paths(seed, "no clip, stop at KL 0.015")
+        for (w, _), path in zip(worlds(seed), stops, strict=True):
+            old = policy(w, w.weights)
+            stopped = len(path) < PASSES + 1
+            assert (mean_kl(old, policy(w, path[-1])) > 0.015) == stopped
+            assert mean_kl(old, policy(w, path[-2])) <= 0.015
 
 
 def test_claim_one_step_is_never_clipped():
     """A single update from the centre: every gate is open, any length."""
-    w, batch = worlds()[0]
+    w, batch = worlds(0)[0]
     for region in METHODS.values():
         args = (w, batch, region, w.weights, w.weights, w.weights, 1, 3.0)
         free = ascend(*args[:2], Region(), *args[3:])
         np.testing.assert_allclose(ascend(*args)[1], free[1])
 
 
-def again(seed):
-    """Eight other worlds with a batch each."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(8):
-        w = world(rng)
-        found.append((w, sampled(w, rng, page.NOISE)))
-    return found
-
-
-def test_claim_other_worlds_change_the_ranks_but_not_the_gaps(monkeypatch):
-    soft, clip, tv = "KL penalty, β = 3", "PPO clip, ε = 0.2", "DPPO-TV, δ = 0.15"
-    here = {name: averages(paths()[name], PASSES) for name in (soft, clip)}
-    assert here[clip]["gain"] > here[soft]["gain"]
-    others = again(4)
-    monkeypatch.setattr(page, "worlds", lambda: others)
-    there = {}
-    for name in (soft, clip, tv, "no constraint"):
-        ends = [
-            ascend(w, b, METHODS[name], *3 * [w.weights], PASSES) for w, b in others
-        ]
-        there[name] = averages(ends, PASSES)
-    assert there[clip]["gain"] < there[soft]["gain"]
-    assert there[clip]["ratio"] > 1.4 and there[clip]["tv_max"] > 0.15
-    assert there[tv]["tv_max"] > 0.25 and there[tv]["ratio"] > 3
-    free = there["no constraint"]
-    assert free["claimed"] > 8 * free["gain"]
-    one = averages([[w.weights, trpo(w, b, 0.01)] for w, b in others], 1)
-    assert one["kl"] <= 0.01 and one["kl_max"] > 0.05
-
-
-@pytest.mark.parametrize("seed", [1, 4])
-def test_claim_the_stale_centre_hurts_in_other_worlds_too(seed, monkeypatch):
-    others = again(seed)
-    monkeypatch.setattr(page, "worlds", lambda: others)
-    _, ppo, plain, decoupled, dppo, _ = stale.__wrapped__().values()
-    assert ppo["gain"] < -3 * ppo["error"]
-    for m in (plain, decoupled):
-        assert m["gain"] > 2 * m["error"]
-    if seed == 4:
-        got = dppo["gain"], dppo["error"]
-        assert got == pytest.approx((-0.008, 0.003), abs=5e-4)
-
-
 def test_table_of_silenced_tokens():
     table = rows(page.table_silenced())
     names = [n for n, *_ in RULES[:4]]
     rare = dict(zip(names, table["0 to 0.05"][1:], strict=True))
-    assert rare["PPO, ε = 0.2"] == "9.4 %" and rare["DPPO-TV, δ = 0.15"] == "0.0 %"
-    found, count = 0, 0
-    for (w, batch), path in zip(worlds(), paths()["no constraint"], strict=True):
+    assert rare["PPO, ε = 0.2"] == "10.7 ± 3.4 %"
+    assert rare["DPPO-TV, δ = 0.15"] == "0.6 ± 0.8 %"
+    assert table["0.2 to 0.5"] == [
+        "0.044 ± 0.007",
+        "13.7 ± 3.4 %",
+        "6.7 ± 1.4 %",
+        "4.5 ± 1.9 %",
+        "6.7 ± 1.5 %",
+    ]
+    found = {(low, rule): [] for low in (0, 0.5) for _, rule, _ in RULES[:4]}
+    limits = {"ratio": 0.2, "tv": 0.15, "kl": 0.05}
+    moved = []
+    for (w, batch), path in free_paths([104]):
         old, new = policy(w, w.weights), policy(w, path[20])
         for s, (tokens, adv) in enumerate(
             zip(batch.tokens, batch.advantages, strict=True)
         ):
             for t, a in zip(tokens, adv, strict=True):
-                if old[s, t] <= 0.05:
-                    count += 1
-                    found += silent("ratio", 0.2, new[s, t], old[s, t], a)
-    assert 100 * found / count == pytest.approx(9.4, abs=0.06)
+                mu, pi = old[s, t], new[s, t]
+                for low, high in ((0, 0.05), (0.5, 0.8)):
+                    if low < mu <= high:
+                        for rule, limit in limits.items():
+                            off = silent(rule, limit, pi, mu, a)
+                            found[low, rule].append(off)
+                if 0 < mu <= 0.05:
+                    moved.append(abs(pi - mu))
+    got = page.silenced(104)
+    assert got[0] == pytest.approx(np.mean(moved))
+    for at, key in (
+        (1, (0, "ratio")),
+        (2, (0, "tv")),
+        (4, (0, "kl")),
+        (16, (0.5, "ratio")),
+        (17, (0.5, "tv")),
+        (19, (0.5, "kl")),
+    ):
+        assert got[at] == pytest.approx(100 * np.mean(found[key]))
+    for seed in OTHER_SEEDS:
+        _, ppo, tv, *_ = page.silenced(seed)
+        assert ppo > 3 > 2 > tv
 
 
 def test_table_of_stops():
@@ -525,7 +555,7 @@ def test_table_of_stops():
         == ["PPO, ε = 0.2", "up", "0.00012", "0.012", "0.120", "0.600"] + ["never"] * 2
     )
     assert got[6][2:] == ["never", "never", "never", "0.350", "0.750", "0.840"]
-    assert got[8][2:4] == ["never", "2.5e-05"] and got[9][6] == "0.622"
+    assert got[8][2:4] == ["never", "2.5e−05"] and got[9][6] == "0.622"
 
 
 # --- Stale samples ---------------------------------------------------------
@@ -542,24 +572,42 @@ def test_improved_follows_the_true_gradient():
 
 
 def test_claim_a_stale_centre_pulls_the_policy_back():
-    names = list(stale())
-    free, ppo, plain, decoupled, dppo, _ = (stale()[n] for n in names)
-    assert "AReaL" in names[3]
-    before = np.mean(
-        [mean_kl(policy(w, w.weights), policy(w, improved(w))) for w, _ in worlds()]
-    )
-    assert before == pytest.approx(0.093, abs=6e-4)
-    assert ppo["mu"] < before < plain["mu"]
-    assert ppo["gain"] < -3 * ppo["error"]
-    for m in (free, plain, decoupled):
-        assert m["gain"] > 2 * m["error"]
-    assert abs(dppo["gain"]) < 1.1 * dppo["error"]
-    assert ppo["silent"] > 0.13 and plain["silent"] == decoupled["silent"] == 0
+    """On seeds of the page and on others, the same signs each time."""
+    free, ppo, plain, weighted, dppo, _ = page.STALE
+    assert "AReaL" in weighted and page.STALE[weighted][1:] == ("prox", "mu")
+    signs = []
+    for seed in (*range(10), *OTHER_SEEDS):
+        m = {name: stale(seed, name) for name in (free, ppo, plain, weighted)}
+        before = m[ppo]["before"]
+        assert m[ppo]["mu"] < before < m[plain]["mu"]
+        assert m[ppo]["gain"] < -0.004
+        for name in (free, plain, weighted):
+            assert m[name]["gain"] > 0.001
+        assert m[ppo]["silent"] > 0.08
+        assert m[plain]["silent"] == m[weighted]["silent"] == 0
+        signs.append(stale(seed, dppo)["gain"] > 0)
+    assert 2 < sum(signs) < 18
+    start = [
+        mean_kl(policy(w, w.weights), policy(w, improved(w))) for w, _ in worlds(3)
+    ]
+    assert stale(3, ppo)["before"] == pytest.approx(np.mean(start))
+
+
+def test_table_of_stale_samples():
+    free, ppo, plain, weighted, *_ = page.STALE
     table = rows(page.table_stale())
-    for name, cells in table.items():
-        m = stale()[name]
-        gain, error = (float(x.replace("−", "-")) for x in cells[1].split("±"))
-        assert (gain, error) == pytest.approx((m["gain"], m["error"]), abs=6e-4)
+    assert list(table) == list(page.STALE)
+    assert estimate(table[ppo][1]) == pytest.approx([-0.013, 0.005], abs=1.1e-3)
+    assert estimate(table[plain][1]) == pytest.approx([0.010, 0.003], abs=1.1e-3)
+    assert estimate(table[weighted][1]) == pytest.approx([0.012, 0.003], abs=1.1e-3)
+    assert estimate(table[free][1]) == pytest.approx([0.021, 0.009], abs=1.1e-3)
+    assert estimate(table[ppo][0]) == pytest.approx([15, 3], abs=1.1)
+    assert table[plain][0] == "0 %"
+    assert page.STALE_PASSES == 30  # "thirty steps" in the caption
+    assert estimate(table[ppo][2]) == pytest.approx([0.008, 0.005], abs=1.1e-3)
+    assert estimate(table[ppo][3]) == pytest.approx([0.076, 0.022], abs=1.1e-3)
+    assert estimate(table[weighted][3]) == pytest.approx([0.110, 0.029], abs=1.1e-3)
+    assert estimate(table[weighted][4]) == pytest.approx([1.5, 0.2], abs=0.11)
 
 
 # --- The bound -------------------------------------------------------------
@@ -631,10 +679,11 @@ def test_table_of_horizons():
     for text, cells in table.items():
         p = 0.5 ** (1 / int(text.replace(",", "")))
         assert p ** int(text.replace(",", "")) == pytest.approx(0.5)
-        assert float(cells[2]) < float(cells[3])
+        error = float(cells[2].replace("−", "-"))
+        assert error < float(cells[3])
     for length in (10, 1000):
         allowed = (0.1 / (2 * length * (length - 1))) ** 0.5
-        cell = float(table[f"{length:,}"][4])
+        cell = float(table[f"{length:,}"][4].replace("−", "-"))
         assert cell == pytest.approx(allowed, rel=0.2)
 
 
@@ -650,7 +699,7 @@ def test_claim_trpo_constant():
 def test_claim_numbers_of_the_text():
     assert bound(1000, 0.15) == pytest.approx(44_955)
     assert 4 * 7e9 * 4 == pytest.approx(112e9)  # four fp32 vectors, bytes
-    w, batch = worlds()[0]
+    w, batch = worlds(0)[0]
     assert w.weights.size == 96 and batch.tokens.shape == (48, 4)
     wide = Region("tv", 1.0)  # masks nothing
     args = w.weights, w.weights, w.weights, 20

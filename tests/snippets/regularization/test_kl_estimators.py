@@ -451,11 +451,53 @@ def test_claim_float32_cancellation():
 
 
 def test_claim_bfloat16_cancellation():
+    """In the printed order, in the other one, and by expm1."""
     d = torch.tensor(0.05, dtype=torch.bfloat16)
     exact = math.expm1(float(d)) - float(d)
     assert exact == pytest.approx(0.0013, abs=5e-5)
+    assert (d.exp() - d - 1).item() == pytest.approx(0.0078, abs=5e-5)
     assert (d.exp() - 1 - d).item() == pytest.approx(0.0046, abs=5e-5)
     assert (torch.expm1(d) - d).item() == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize("x", [-100.0, -15.0, 2.0, 2.7, 15.0, 25.0, 88.8, 100.0])
+@pytest.mark.parametrize("first", [None, 20.0])
+@pytest.mark.parametrize("last", [None, 10.0])
+def test_clamped_k3_is_what_float32_autograd_gives(x, first, last):
+    logp = torch.tensor(-x, requires_grad=True)
+    d = -logp if first is None else torch.clamp(-logp, -first, first)
+    value = torch.exp(d) - d - 1
+    value = value if last is None else torch.clamp(value, -last, last)
+    value.backward()
+    got = [float(y) for y in m.clamped_k3(np.array(x), first, last)]
+    expected = [value.item(), logp.grad.item()]
+    assert got == pytest.approx(expected, rel=1e-5, nan_ok=True)
+
+
+def test_claim_a_clamp_on_the_value_hides_a_nan_gradient():
+    """Float32 from 88.8, float16 from 11.1; a mask afterwards is no help."""
+    for dtype, fine, bad in ((torch.float32, 88.7, 88.8), (torch.float16, 11.0, 11.2)):
+        for x, nan in ((fine, False), (bad, True)):
+            logp = torch.tensor(-x, dtype=dtype, requires_grad=True)
+            loss = torch.clamp(torch.exp(-logp) + logp - 1, -10, 10)
+            for masked in (loss, torch.where(torch.tensor(False), loss, 0.0)):
+                (g,) = torch.autograd.grad(masked, logp, retain_graph=True)
+                assert g.isnan().item() is nan
+            assert loss.item() == 10
+
+
+def test_table_overflow():
+    assert cells(m.table_overflow()) == [
+        ["nothing", "∞", "−∞"],
+        ["the value, ±10", "10", "**NaN**"],
+        ["log r, ±20", "4.85e+08", "0"],
+        ["log r, ±20, then the value, ±10", "10", "0"],
+    ]
+
+
+def test_softmax_of_large_logits_does_not_overflow():
+    got = m.softmax(np.array([[1e4, 0.0, 1e4], [-1e4, 0.0, -2e4]]))
+    np.testing.assert_allclose(got, [[0.5, 0, 0.5], [0, 1, 0]])
 
 
 # What the page shows -----------------------------------------------------
@@ -479,11 +521,11 @@ def test_table_gradients_rows():
     rows = cells(m.table_gradients())
     assert len(rows) == 8
     by_name = {row[0]: row for row in rows}
-    assert by_name["k3 in reward"][2] == "-0.192"
+    assert by_name["k3 in reward"][2] == "−0.192"
     assert by_name["k1 as loss"][1] == "0.0000, 0.0000, 0.0000, 0.0000"
     assert by_name["**k2 as loss**"][1] == rows[0][1]
     assert by_name["k3 as loss"][1] == rows[1][1]
-    assert by_name["k2 in reward"][1] == "0.0310, -0.0644, 0.0167, 0.0167"
+    assert by_name["k2 in reward"][1] == "0.0310, −0.0644, 0.0167, 0.0167"
     assert by_name["k2 in reward"][2] == "0.363"
 
 
@@ -491,17 +533,18 @@ def test_table_values_and_reversed():
     rows = cells(m.table_values())
     assert rows[0][1:] == ["0.0050", "+0.25 %", "20.00", "1.42", "1.42"]
     assert rows[1][1:] == ["0.5000", "+25.00 %", "2.00", "1.73", "1.70"]
-    assert rows[3][1:] == ["0.9504", "-7.68 %", "0.97", "0.78", "5.15"]
+    assert rows[2][1:] == ["0.1301", "−2.06 %", "3.75", "0.88", "1.13"]
+    assert rows[3][1:] == ["0.9504", "−7.68 %", "0.97", "0.78", "5.15"]
     rows = cells(m.table_reversed())
     assert [row[1] for row in rows] == ["0.2547", "0.2593", "0.2547"]
-    assert [row[2] for row in rows] == ["-0.2547", "0.2593", "0.2952"]
+    assert [row[2] for row in rows] == ["−0.2547", "0.2593", "0.2952"]
 
 
 def test_table_tails():
     rows = {row[0]: row[1:] for row in cells(m.table_tails())}
-    assert rows["5"] == ["12.5", "142.4", "-5", "-147.4", "0"]
-    assert rows["-5"] == ["12.5", "4.007", "5", "0.9933", "0.9933"]
-    assert rows["2.6"][-1] == "-12.46"
+    assert rows["5"] == ["12.5", "142.4", "−5", "−147.4", "0"]
+    assert rows["−5"] == ["12.5", "4.007", "5", "0.9933", "0.9933"]
+    assert rows["2.6"][-1] == "−12.46"
     assert rows["2.7"][-1] == "0"
 
 
@@ -525,6 +568,19 @@ def test_figure_spread_draws_the_curve():
     assert axes.get_yscale() == "log"
     assert "nats" in axes.get_xlabel()
     curve = m.spread_curve()
+    for at, temperature in ((0, 0.95), (-1, 0.4)):  # as the caption says
+        ref = 1 / np.arange(1, 1001)
+        policy = ref ** (1 / temperature)
+        ref, policy = ref / ref.sum(), policy / policy.sum()
+        log_r = np.log(ref / policy)
+        true = -(policy @ log_r)
+        assert curve["kl"][at] == pytest.approx(true)
+        for name, k in (("k1", -log_r), ("k3", np.exp(log_r) - 1 - log_r)):
+            spread = np.sqrt(policy @ (k - policy @ k) ** 2) / true
+            assert curve[name][at] == pytest.approx(spread)
+    ends = [(curve[name][0], curve[name][-1]) for name in NAMES]
+    assert np.ravel(ends) == pytest.approx([17.8, 0.7, 0.87, 0.62, 0.9, 17.3], rel=0.02)
+    assert 0.6 < min(curve["k2"]) and max(curve["k2"]) < 0.9
     for line, name in zip(axes.lines, NAMES, strict=True):
         np.testing.assert_allclose(line.get_xdata(), curve["kl"])
         np.testing.assert_allclose(line.get_ydata(), curve[name])
