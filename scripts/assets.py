@@ -13,7 +13,8 @@ from scripts.tex import node
 
 SUBSETS = ("latin", "vietnamese", "greek")
 FACES = {
-    "@fontsource/source-serif-4": ("400.css", "400-italic.css", "600.css"),
+    "@fontsource-variable/source-serif-4": ("wght.css",),
+    "@fontsource/source-serif-4": ("400-italic.css",),
     "@fontsource-variable/source-sans-3": ("wght.css",),
     "@fontsource/source-code-pro": ("400.css",),
 }
@@ -115,14 +116,15 @@ def lighten(site: Path, formulas: Iterable[str]) -> None:
 
 
 def purge(site: Path) -> None:
-    """Drop from Material's style sheet what no page of a built site can match."""
+    """Drop from others' style sheets what no page of a built site can match."""
     tags: set[str] = set()
     for page in site.rglob("*.html"):
         tags |= set(TAG.findall(page.read_text(encoding="utf-8")))
     words = set(WORD.findall(" ".join(tags)))
     for script in (site / "assets").rglob("*.js"):  # classes that scripts add
         words |= set(WORD.findall(script.read_text(encoding="utf-8")))
-    for file in site.glob("assets/stylesheets/main.*.css"):
+    sheets = [*site.glob("assets/stylesheets/*.css"), site / "assets/katex.css"]
+    for file in sheets:
         css = file.read_text(encoding="utf-8")
         given = json.dumps({"css": css, "words": "\n".join(sorted(words))})
         file.write_text(_purged(given), encoding="utf-8")

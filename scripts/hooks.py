@@ -24,6 +24,7 @@ SCRIPTS = (
     "assets catalog checks exports kept pages preview problems products reference "
     "search_index tex"
 ).split()
+OF_REFERENCE = "assets/_mkdocstrings.css"
 CONVERTED_BY = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
 
 
@@ -111,7 +112,8 @@ def _pictures(book, config) -> dict[str, Path]:
 
 
 def on_env(env, config, files):
-    """Keep the compiled templates: compiling them costs a tenth of a build."""
+    """Keep the compiled templates, a tenth of a build; link sheets where needed."""
+    config.extra_css.remove(OF_REFERENCE)  # theme/main.html links it there
     kept = Path(config.config_file_path).parent / ".cache" / "jinja"
     kept.mkdir(parents=True, exist_ok=True)
     env.bytecode_cache = FileSystemBytecodeCache(str(kept))

@@ -44,7 +44,7 @@ def test_every_file_that_a_style_sheet_names_is_served():
 
 def test_a_lightened_font_draws_what_is_shown_and_what_may_be_typed(site):
     fonts = site / "assets/fonts"
-    serif = fonts / "source-serif-4-latin-400-normal.woff2"
+    serif = fonts / "source-serif-4-latin-wght-normal.woff2"
     before, size = letters(serif), serif.stat().st_size
     assert "ÿ" in before
     assets.lighten(site, [])
@@ -52,7 +52,7 @@ def test_a_lightened_font_draws_what_is_shown_and_what_may_be_typed(site):
     assert "ÿ" not in letters(serif)
     assert serif.stat().st_size < size
     assert {"ợ", "đ"} <= letters(fonts / "source-sans-3-vietnamese-wght-normal.woff2")
-    greek = letters(fonts / "source-serif-4-greek-400-normal.woff2")
+    greek = letters(fonts / "source-serif-4-greek-wght-normal.woff2")
     assert "λ" in greek and "ω" not in greek
 
 
@@ -82,7 +82,9 @@ def test_two_builds_have_the_same_fonts(tmp_path):
 def test_a_purged_style_sheet_keeps_what_a_page_or_a_script_can_match(site):
     sheet = site / "assets/stylesheets/main.x.css"
     sheet.parent.mkdir()
+    assert ".katex" in (site / "assets/katex.css").read_text()
     sheet.write_text(".used{color:red}.gone{color:blue}.added{top:0}p>b{top:1px}")
     (site / "assets/own.js").write_text('e.classList.add("added")')
     assets.purge(site)
     assert sheet.read_text() == ".used{color:red}.added{top:0}"
+    assert ".katex" not in (site / "assets/katex.css").read_text()
