@@ -324,13 +324,23 @@ def test_engine_spreads_experts_over_tp_and_dp(tp, dp):
 
 
 def test_claim_attention_copies_in_place_of_kv_copies():
-    """30B-A3B on 8 GPUs an engine: TP 8 is 7.6 + 51.5 GB, TP 1 x DP 8
-    10.3 + 25.8."""
+    """30B-A3B on 16 GPUs, engines of 8: TP 8 is 7.6 + 51.5 GB, TP 1 x DP 8
+    10.3 + 25.8; with 8 GPUs in all, one engine holds all the tokens."""
     for tp, dp, weights, kv in ((8, 1, 7.6, 51.5), (1, 8, 10.3, 25.8)):
         setup = replace(m.LARGE, rollout_tp=tp, rollout_dp=dp)
         got = m.engine(m.QWEN3_30B_A3B, setup)
         assert got["rollout weights"] / 1e9 == pytest.approx(weights, abs=0.05)
         assert got["KV cache"] / 1e9 == pytest.approx(kv, abs=0.05)
+        alone = m.engine(m.QWEN3_30B_A3B, replace(setup, gpus=8))
+        assert alone["KV cache"] == 2 * got["KV cache"]
+
+
+def test_claim_unsharded_gradients_in_fp32():
+    """verl's FSDP2 engine between micro-batches: 4P, where ZeRO-3 has 1.9."""
+    p = m.parameters(m.QWEN25_7B)["total"]
+    assert 4 * p / 1e9 == pytest.approx(30.5, abs=0.05)
+    sharded = m.training_state(m.QWEN25_7B, m.SMALL)["gradients"] / 1e9
+    assert sharded == pytest.approx(1.9, abs=0.05)
 
 
 def test_kv_cache_against_allocated_tensors():
