@@ -184,7 +184,25 @@ def test_table_waste_against_draws():
 
 
 def test_tables_hold_the_numbers_of_the_prose():
+    for prompt, response, row in zip(
+        (1024, 1024, 16384),
+        (512, 8192, 512),
+        code.table_sharing().splitlines()[2:],
+        strict=True,
+    ):
+        alone = 16 * ((prompt + response) // 16)
+        shared = alone - 15 * (prompt // 16 - 1)
+        numbers = (prompt, response, alone, shared)
+        saved = f"{100 * (1 - shared / alone):.0f} %"
+        cells = [f"{n:,}" for n in numbers]
+        assert row == f"| {' | '.join([*cells, saved])} |"
     assert "| 1,024 | 8,192 | 9,216 | 8,271 | 10 % |" in code.table_sharing()
+    shapes = [(40, 40), (80, 8), (32, 8), (36, 8), (48, 4)]
+    want = [layers * heads * 2 * 128 * 2 for layers, heads in shapes]
+    want.append(61 * (512 + 64) * 2)
+    rows = code.table_bytes().splitlines()[2:]
+    for row, size in zip(rows, want, strict=True):
+        assert row.split("|")[2:4] == [f" {size:,} ", f" {size * 16384 / 1e9:.2f} "]
     assert "| 819,200 | 13.42 |" in code.table_bytes()
 
 
