@@ -474,6 +474,18 @@ def test_claim_norms_in_low_precision():
         assert np.isnan(np.float16(0) / np.float16(0 * 0 + 1e-8) ** 0.5)
 
 
+@pytest.mark.parametrize("x", [0.3, 0.85, 1.7])
+def test_every_step_of_the_norm_is_rounded(x):
+    """Against torch's float16, one operation at a time."""
+    value = torch.tensor(x, dtype=torch.float64).half()
+    total = torch.zeros((), dtype=torch.float16)
+    for _ in range(50):
+        total = total + value * value
+    root = (total / 50 + torch.tensor(1e-5).half()).sqrt()
+    got = code.normed(float(value), 50, code.fp16)
+    assert got == (value / root).item()
+
+
 def test_norm_at_the_right_precision():
     for x in (1e-4, 1.0, -3.0):
         want = x / np.sqrt(x * x + 1e-5)

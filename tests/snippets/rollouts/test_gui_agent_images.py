@@ -429,6 +429,11 @@ def test_claim_disk_space_does_not_help_where_nothing_returns():
 
 
 def test_claim_the_setting():
+    s = Setup()
+    assert (s.nodes, s.prompts, s.group, s.bases, s.apps) == (16, 32, 8, 4, 40)
+    assert (s.link, s.registry, s.disk, s.train) == (0.25, 1.25, 250, 120)
+    assert (s.steps - s.warmup, s.warmup) == (12, 4)
+    assert replace(s, images=64, steps=24, warmup=10) == REUSE
     bare = found("layers, scatter", "bare")
     assert spread(bare.tolist()) == "1,025 ± 44"
     w = code.world(Setup(), np.random.default_rng(0), False)
