@@ -563,6 +563,19 @@ def test_table_policies_shows_what_was_measured():
     assert together[2].startswith("218")
 
 
+def test_policies_are_what_their_names_say():
+    for name, p in POLICIES.items():
+        words = name.split()
+        if "touched" in name:
+            assert float(words[words.index("%") - 1]) == 100 * p.touched
+            assert p == replace(FILE, touched=p.touched)
+            continue
+        assert p.touched == 1 and p.ahead == ("prefetch" in name)
+        assert p.peers == ("copied" in name) and p.shared == ("layers" in name)
+        places = [x for x in ("together", "affinity") if x in name]
+        assert p.place == (places or ["scatter"])[0]
+
+
 def test_table_reuse_shows_what_was_measured():
     rows = [cells(x) for x in code.table_reuse().splitlines()[2:]]
     kinds = [(b, w) for b in (FILE, LAYERS) for w in (*WAYS, "affinity")]
@@ -597,6 +610,7 @@ def test_table_scan_against_loops():
         assert row[2] == row[3] == spread(shuffled) + " %"
         assert row[4] == f"{100 * share:.0f} ± 0 %"
         assert row[5] == spread(popular) + " %"
+        assert 100 * code.scans(9)["popular", share][0] == pytest.approx(popular[9])
 
 
 def test_figure_plots_minutes_against_the_registry():
