@@ -34,7 +34,14 @@ WORD = re.compile(r"[\w-]+")
 LEAF = re.compile(r'<span class="([^"]*)"[^>]*>([^<]+)</span>')
 OWN_CLASS = {
     "KaTeX_Math-Italic": {"mathnormal"},
+    "KaTeX_Math-BoldItalic": {"boldsymbol"},
     "KaTeX_AMS-Regular": {"amsrm", "mathbb", "textbb"},
+    "KaTeX_Main-Bold": {"mathbf", "textbf"},
+    "KaTeX_Main-Italic": {"mathit", "textit"},
+    "KaTeX_Typewriter-Regular": {"mathtt", "texttt"},
+    "KaTeX_Caligraphic-Regular": {"mathcal"},
+    "KaTeX_SansSerif-Regular": {"mathsf", "textsf"},
+    "KaTeX_Script-Regular": {"mathscr", "textscr"},
 }
 """Fonts of formulas that only these classes of KaTeX's HTML use."""
 FACE = re.compile(

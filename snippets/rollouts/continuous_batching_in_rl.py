@@ -10,13 +10,15 @@ Notation: splits: chunks of the inner dimension K that are summed apart;
 Units: log-probabilities in nats, lengths in tokens, time in decode steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate, over_seeds
+from snippets.rollouts.paged_attention import chances
 from snippets.rollouts.rollout_long_tail import draw_lengths
 from snippets.show import label, markdown_table, new_figure
 
@@ -67,35 +69,49 @@ def fp16(x: Single) -> Single:
     return x.astype(np.float16).astype(np.float32)
 
 
+STORES = {"float32": fp32, "fp16": fp16, "bf16": bf16}
+
+
+@cache
+def rounding(seed: int, inner: int) -> dict[str, float]:
+    """Share of stored numbers that differ between 1 and 8 chunks of K."""
+    rng = np.random.default_rng(seed)
+    x = bf16(rng.standard_normal((64, inner)).astype(np.float32))
+    w = bf16(rng.standard_normal((inner, 64)).astype(np.float32))
+    one, other = (matmul(x, w, k, fp32) for k in (1, 8))
+    return {
+        name: float((store(one) != store(other)).mean())
+        for name, store in STORES.items()
+    }
+
+
 def table_rounding() -> str:
     """Stored numbers of one product that differ between 1 and 8 chunks."""
     rows = []
-    for name, store in (("float32", fp32), ("fp16", fp16), ("bf16", bf16)):
+    for name in STORES:
         cells = []
         for inner in (128, 1024):
-            rng = np.random.default_rng(0)
-            x = rng.standard_normal((192, inner)).astype(np.float32)
-            w = rng.standard_normal((inner, 192)).astype(np.float32)
-            one, other = (matmul(bf16(x), bf16(w), k, store) for k in (1, 8))
-            cells.append(percent(float((one != other).mean())))
+            shares = tuple(rounding(s, inner)[name] for s in SEEDS)
+            cells.append(percent(shares, 0 if name == "float32" else 2))
         rows.append((name, *cells))
     return markdown_table(["stored as", "$K=128$", "$K=1024$"], rows)
 
 
-def percent(share: float) -> str:
-    """A share in per cent, two digits, never in exponential form."""
-    if share < 1e-5:
-        return "< 0.001 %"
-    return f"{100 * share:.2g} %"
+def percent(shares: Iterable[float], digits: int = 2) -> str:
+    """Shares of at least 8 seeds in per cent, or that it is below 0.01."""
+    estimate = Estimate(tuple(100 * share for share in shares))
+    if estimate.mean < 0.01:
+        return "< 0.01 %"
+    return f"{estimate:.{digits}f} %"
 
 
-LAYERS, WIDTH, VOCAB, ROWS = 12, 128, 256, 96
+LAYERS, WIDTH, VOCAB, ROWS = 12, 128, 256, 24
 
 
 @cache
-def weights() -> tuple[Single, Single, Single]:
+def weights(seed: int) -> tuple[Single, Single, Single]:
     """Inputs (ROWS, WIDTH), layers (LAYERS, 2, WIDTH, WIDTH), head."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     x = rng.standard_normal((ROWS, WIDTH)).astype(np.float32)
     w = rng.standard_normal((LAYERS, 2, WIDTH, WIDTH)) / WIDTH**0.5
     head = 5.0 * rng.standard_normal((WIDTH, VOCAB)) / WIDTH**0.5
@@ -104,7 +120,7 @@ def weights() -> tuple[Single, Single, Single]:
 
 # --8<-- [start:forward]
 def forward(
-    splits: int, store: Store, nudge: bool = False
+    splits: int, store: Store, nudge: bool = False, seed: int = 0
 ) -> tuple[list[Single], Array]:
     """A residual stack with RMSNorm and ReLU, and its log-probabilities.
 
@@ -114,12 +130,13 @@ def forward(
             logits.
         nudge: Move one of the numbers that layer 1 adds to the stream, the
             first, up by one bf16 step (relative 2^-8 to 2^-7).
+        seed: Of inputs and weights.
 
     Returns:
         The hidden states (rows, width) after each layer, and (rows, vocab)
         log-probabilities, computed from the logits in float64.
     """
-    x, layers, head = weights()
+    x, layers, head = weights(seed)
 
     def normed(h: Single) -> Single:
         mean = (h.astype(np.float64) ** 2).mean(1, keepdims=True)
@@ -174,14 +191,18 @@ Pass = tuple[list[Single], Array]
 
 
 @cache
-def runs() -> dict[str, tuple[Pass, Pass]]:
+def runs(seed: int) -> dict[str, tuple[Pass, Pass]]:
     """Pairs of forward passes over the same rows, same weights."""
-    one = {store: forward(1, store) for store in (fp32, fp16, bf16)}
+    one, other = (
+        {s: forward(k, s, seed=seed) for s in (fp32, fp16, bf16)}
+        for k in (1, 8)
+    )
+    nudged = forward(1, bf16, nudge=True, seed=seed)
     return {
-        "float32: 1 and 8 chunks": (one[fp32], forward(8, fp32)),
-        "fp16: 1 and 8 chunks": (one[fp16], forward(8, fp16)),
-        "bf16: 1 and 8 chunks": (one[bf16], forward(8, bf16)),
-        "bf16: one number, one step": (one[bf16], forward(1, bf16, True)),
+        "float32: 1 and 8 chunks": (one[fp32], other[fp32]),
+        "fp16: 1 and 8 chunks": (one[fp16], other[fp16]),
+        "bf16: 1 and 8 chunks": (one[bf16], other[bf16]),
+        "bf16: one number, one step": (one[bf16], nudged),
         "bf16 and float32": (one[bf16], one[fp32]),
     }
 
@@ -215,15 +236,18 @@ def greedy_differs(one: Array, other: Array) -> float:
 
 
 @cache
-def effects() -> dict[str, tuple[float, ...]]:
+def effects(seed: int) -> dict[str, tuple[float, ...]]:
     """Share of rows changed, and what the change does to those rows.
 
     Per pair of passes: the share; mean |d log p|; KL; then P(another
-    token): greedy, by the race, by the inverse CDF.
+    token): greedy, by the race, by the inverse CDF. NaN if no row changed.
     """
     out = {}
-    for name, ((_, one), (_, other)) in runs().items():
+    for name, ((_, one), (_, other)) in runs(seed).items():
         hit = changed(one, other)
+        if not hit.any():
+            out[name] = (0.0, *[float("nan")] * 5)
+            continue
         one, other = one[hit], other[hit]
         pairs = list(zip(np.exp(one), np.exp(other), strict=True))
         out[name] = (
@@ -240,17 +264,19 @@ def effects() -> dict[str, tuple[float, ...]]:
 def table_effects() -> str:
     """What a change of order does to a row and to the token drawn."""
     rows = []
-    for name, (hit, size, nats, greedy, race, inverse) in effects().items():
-        cells = [
-            f"{size:.1g}" if size > 1e-4 else "< 0.0001",
-            f"{1000 * nats:.2g}" if nats > 1e-9 else "0.00",
-            percent(greedy),
-            percent(race),
-            percent(inverse),
-        ]
-        if hit * ROWS < 10:  # too few to speak of
-            cells = ["–"] * len(cells)
-        rows.append((name, f"{100 * hit:.0f} %", *cells))
+    for name in runs(0):
+        columns = zip(*(effects(seed)[name] for seed in SEEDS), strict=True)
+        hit, size, nats, *differ = columns
+        cells = ["–"] * 5
+        if np.mean(hit) > 0.1:  # else too few to speak of
+            small = max(size) < 1e-4
+            cells = [
+                "< 0.0001" if small else f"{Estimate(size):.3f}",
+                f"{Estimate(tuple(1000 * x for x in nats)):.2f}",
+                *map(percent, differ),
+            ]
+        share = "100 %" if min(hit) == 1 else percent(hit, 0)
+        rows.append((name, share, *cells))
     heads = [
         "same rows, two passes",
         "rows changed",
@@ -264,7 +290,7 @@ def table_effects() -> str:
 
 
 def figure_depth() -> Figure:
-    """Difference of the hidden state by layer."""
+    """Difference of the hidden state by layer: mean and range of seeds."""
     figure, axes = new_figure(3.0)
     layer = np.arange(1, LAYERS + 1)
     lines = (
@@ -273,9 +299,10 @@ def figure_depth() -> Figure:
         ("bf16 and float32", "C1"),
     )
     for name, color in lines:
-        (one, _), (other, _) = runs()[name]
-        rows = [distance(*pair) for pair in zip(one, other, strict=True)]
-        axes.plot(layer, rows, color=color)
+        each = np.array([growth(name, seed) for seed in SEEDS])
+        low, high = each.min(0), each.max(0)
+        axes.fill_between(layer, low, high, color=color, alpha=0.2, lw=0)
+        axes.plot(layer, each.mean(0), color=color)
     axes.set(yscale="log", xlabel="layer", ylim=(5e-8, 3e-2))
     axes.set(ylabel="relative difference")
     axes.set_xticks([1, 4, 8, 12])
@@ -286,8 +313,16 @@ def figure_depth() -> Figure:
     return figure
 
 
+def growth(name: str, seed: int) -> list[float]:
+    """Distance of the changed rows after each layer, (LAYERS,)."""
+    (one, first), (other, second) = runs(seed)[name]
+    hit = changed(first, second)
+    pairs = zip(one, other, strict=True)
+    return [distance(a[hit], b[hit]) for a, b in pairs]
+
+
 def distance(one: Single, other: Single) -> float:
-    """Root mean square difference over root mean square, all rows."""
+    """Root mean square difference over root mean square."""
     top = np.square(one.astype(np.float64) - other).mean()
     return float(np.sqrt(top / np.square(one.astype(np.float64)).mean()))
 
@@ -325,19 +360,34 @@ def reported_ratio(
 # --8<-- [end:reported]
 
 
+@cache
+def plain(seed: int) -> Array:
+    """Log-probabilities (ROWS, VOCAB) of one toy in float32."""
+    return forward(8, fp32, seed=seed)[1]
+
+
+def reported(seed: int, temperature: float, top_p: float, how: str) -> float:
+    """Mean ratio over the rows of one toy."""
+    ratios = [
+        reported_ratio(row, temperature, top_p, how) for row in plain(seed)
+    ]
+    return float(np.mean(ratios))
+
+
 def table_reported() -> str:
-    """Mean ratio by sampling settings and report, over the toy's rows."""
-    (_, logp), _ = runs()["float32: 1 and 8 chunks"]
+    """Mean ratio by sampling settings and report, over the toys' rows."""
     rows = []
     for temperature, top_p in ((1.0, 1.0), (0.6, 1.0), (1.0, 0.9)):
-        cells = [
-            np.mean(
-                [reported_ratio(r, temperature, top_p, how) for r in logp]
+        cells = []
+        for how in ("raw", "tempered", "processed"):
+            found = over_seeds(
+                lambda seed, how=how, t=temperature, p=top_p: reported(
+                    seed, t, p, how
+                )
             )
-            for how in ("raw", "tempered", "processed")
-        ]
-        name = f"{temperature:g}, {top_p:g}"
-        rows.append((name, *(f"{cell:.3f}" for cell in cells)))
+            exact = all(abs(x - 1) < 1e-9 for x in found.values)
+            cells.append("1" if exact else f"{found:.3f}")
+        rows.append((f"{temperature:g}, {top_p:g}", *cells))
     heads = ["temperature, top-p", "raw", "after temperature", "processed"]
     return markdown_table(heads, rows)
 
@@ -375,7 +425,7 @@ def stream(
 
 # --8<-- [end:stream]
 
-SLOTS, BATCH, UPDATES, REPEATS = 256, 256, 12, 16
+SLOTS, BATCH, UPDATES = 256, 256, 12
 
 
 def pass_rate(n: NDArray[np.int64]) -> float:
@@ -385,9 +435,10 @@ def pass_rate(n: NDArray[np.int64]) -> float:
 
 @cache
 def population() -> tuple[float, float]:
-    """Mean length and pass rate of all responses, finished or not."""
-    n = draw_lengths(np.random.default_rng(1), 200_000, 1, shared=0.0)
-    return float(n.mean()), pass_rate(n)
+    """Mean length and pass rate of all responses, finished or not; exact."""
+    p = chances()
+    n = np.arange(1, len(p) + 1)
+    return float(p @ n), float(p @ (1 / (1 + n / 3000)))
 
 
 def draw(seed: int, n: int) -> NDArray[np.int64]:
@@ -396,15 +447,15 @@ def draw(seed: int, n: int) -> NDArray[np.int64]:
 
 
 @cache
-def streams() -> dict[str, tuple[Array, Array, Array]]:
+def streams(first: int = 0) -> dict[str, tuple[Array, Array, Array]]:
     """Length and pass rate of batches, length of the running; by rule.
 
-    Each array: (REPEATS, UPDATES); lengths relative to the population.
-    "dropped" empties the slots at every update.
+    Each array: (10, UPDATES), for the seeds `first` to `first` + 9; lengths
+    relative to the population. "dropped" empties the slots at every update.
     """
     mean, _ = population()
     out = {"kept": ([], [], []), "dropped": ([], [], [])}
-    for seed in range(REPEATS):
+    for seed in range(first, first + len(SEEDS)):
         fresh = [draw(1000 * seed + u, 16) for u in range(1, UPDATES + 1)]
         single = [stream(n, BATCH, 1) for n in fresh]
         both = {
@@ -425,10 +476,10 @@ def streams() -> dict[str, tuple[Array, Array, Array]]:
 
 
 @cache
-def first_of(started: int, used: int) -> tuple[float, float]:
+def first_of(started: int, used: int, seed: int) -> tuple[float, float]:
     """Relative length and pass rate of the first `used` of `started`."""
-    rng = np.random.default_rng(2)
-    n = draw_lengths(rng, 400, started, shared=0.0)
+    rng = np.random.default_rng(seed)
+    n = draw_lengths(rng, 40, started, shared=0.0)
     n = np.sort(n, axis=1)[:, :used]
     return float(n.mean()) / population()[0], pass_rate(n)
 
@@ -438,10 +489,9 @@ def table_order() -> str:
     rows = [
         ("all that started", "1.00", f"{population()[1]:.2f}", "none"),
     ]
-    length, right = first_of(384, 256)
-    rows.append(
-        ("first 256 of 384", f"{length:.2f}", f"{right:.2f}", "dropped")
-    )
+    pairs = [first_of(384, 256, seed) for seed in SEEDS]
+    cells = (f"{Estimate(c):.2f}" for c in zip(*pairs, strict=True))
+    rows.append(("first 256 of 384", *cells, "dropped"))
     kept, dropped = streams()["kept"], streams()["dropped"]
     for name, run, at, fate in (
         ("stream, update 1", kept, slice(0, 1), "kept"),
@@ -449,14 +499,9 @@ def table_order() -> str:
         ("stream, updates 5-12", kept, slice(4, None), "kept"),
         ("stream, updates 5-12", dropped, slice(4, None), "dropped"),
     ):
-        rows.append(
-            (
-                name,
-                f"{run[0][:, at].mean():.2f}",
-                f"{run[1][:, at].mean():.2f}",
-                f"{fate}; final length {run[2][:, at].mean():.1f}",
-            )
-        )
+        each = [Estimate(tuple(part[:, at].mean(1))) for part in run]
+        cells = f"{each[0]:.2f}", f"{each[1]:.2f}"
+        rows.append((name, *cells, f"{fate}; final length {each[2]:.1f}"))
     heads = ["batch", "mean length", "pass rate", "still running"]
     return markdown_table(heads, rows, "lrrl")
 
@@ -467,10 +512,9 @@ def figure_order() -> Figure:
     update = np.arange(1, UPDATES + 1)
     for name, color in (("kept", "C0"), ("dropped", "C1")):
         values = streams()[name][0]
-        mean = values.mean(0)
-        error = values.std(0, ddof=1) / REPEATS**0.5
+        mean, spread = values.mean(0), values.std(0, ddof=1)
         axes.fill_between(
-            update, mean - error, mean + error, color=color, alpha=0.2, lw=0
+            update, mean - spread, mean + spread, color=color, alpha=0.2, lw=0
         )
         axes.plot(update, mean, color=color)
     axes.axhline(1, color="grey", alpha=0.6, lw=0.8, ls="-")

@@ -4,14 +4,15 @@ Page: rollouts/debugging-generation
 
 Source: own model, a small causal transformer without training, with rotary
     positions; the penalty as transformers and vLLM define it.
-Notation: T tokens, d width; token t is the one at index t, counted from 0;
+Notation: M random models (one a seed), S requests, T tokens, d width; token
+    t is the one at index t, counted from 0;
     the log-probability at t is that of token t + 1 given tokens 0 to t.
     Delta is engine minus reference.
 Units: log-probabilities in nats.
 """
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate
 from snippets.rollouts.partial_rollout_kv_cache import (
     VOCAB,
     Shape,
@@ -65,19 +67,38 @@ def rotate(x: Array, position: Array, base: float = 100.0) -> Array:
     return np.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
 
 
+def stacked(models: Sequence[Weights]) -> Weights:
+    """M models as one; an axis of 1 lets all requests of a model share it.
+
+    Returns:
+        Weights with embed (M, V, d), matrices (layers, M, 1, d, d), head
+        (M, 1, V, d).
+    """
+    embed, *matrices, head = (
+        np.stack(part) for part in zip(*models, strict=True)
+    )
+    layers = (m.swapaxes(0, 1)[:, :, None] for m in matrices)
+    return Weights(embed, *layers, head[:, None])
+
+
+def look(embed: Array, tokens: NDArray[np.int64]) -> Array:
+    """Embeddings (M, S, T, d) of tokens (M, S, T), each model its own."""
+    return np.stack([e[t] for e, t in zip(embed, tokens, strict=True)])
+
+
 # --8<-- [start:reference]
 def replay(w: Weights, tokens: NDArray[np.int64]) -> Array:
-    """Log-probabilities (S, T, V) of tokens (S, T) in one pass, no cache."""
-    x = w.embed[tokens]
-    at = np.arange(tokens.shape[1])
+    """Log-probabilities (M, S, T, V) of tokens (M, S, T): no cache."""
+    x = look(w.embed, tokens)
+    at = np.arange(tokens.shape[2])
     future = at[:, None] < at
     for n in range(len(w.q)):
         h = norm(x)
-        q, k = (rotate(h @ m[n].T, at) for m in (w.q, w.k))
-        score = q @ k.swapaxes(1, 2) / h.shape[2] ** 0.5
-        seen = softmax(np.where(future, -np.inf, score)) @ (h @ w.v[n].T)
-        x = x + np.tanh(norm(x + seen) @ w.mix[n].T)
-    return log_softmax(norm(x) @ w.head.T)
+        q, k = (rotate(h @ m[n].mT, at) for m in (w.q, w.k))
+        score = q @ k.mT / h.shape[3] ** 0.5
+        seen = softmax(np.where(future, -np.inf, score)) @ (h @ w.v[n].mT)
+        x = x + np.tanh(norm(x + seen) @ w.mix[n].mT)
+    return log_softmax(norm(x) @ w.head.mT)
 
 
 # --8<-- [end:reference]
@@ -116,46 +137,49 @@ def bf16(x: Array) -> Array:
 
 
 class Engine:
-    """Decodes S sequences with a KV cache, in bfloat16, token by token."""
+    """Decodes (M, S) sequences with a KV cache, in bfloat16, by token."""
 
     def __init__(
         self, w: Weights, fault: Fault, prompt: int, other: Array
     ) -> None:
-        """Args: other is what another request's block holds, (S, d)."""
+        """Args: other is what another request's block holds, (M, S, d)."""
         self.w, self.fault, self.prompt, self.other = w, fault, prompt, other
-        room = len(w.q), len(other), LENGTH + fault.pads, other.shape[1]
+        *rows, d = other.shape
+        room = len(w.q), *rows, LENGTH + fault.pads, d
         self.keys, self.values = np.zeros((2, *room), np.float32)
 
     def read(self, cache: Array, t: int) -> Array:
-        """What attention finds at token t: (S, tokens seen, d)."""
+        """What attention finds at token t: (M, S, tokens seen, d)."""
         f = self.fault
-        seen = cache[:, : t + 1]
+        seen = cache[:, :, : t + 1]
         if f.block >= 0:
             seen = seen.copy()
             block = slice(f.block * BLOCK, (f.block + 1) * BLOCK)
-            seen[:, block] = self.other[:, None]
+            seen[:, :, block] = self.other[:, :, None]
         end = t + 1 - (f.lag if t >= self.prompt else 0)
-        return seen[:, max(0, end - f.window) : end]
+        return seen[:, :, max(0, end - f.window) : end]
 
     def step(self, t: int, tokens: NDArray[np.int64]) -> Array:
-        """Logits (S, V) of the tokens after t."""
+        """Logits (M, S, V) of the tokens after t; tokens (M, S)."""
         w, f = self.w, self.fault
         at = t - f.hit if t >= f.hit else t
-        x = w.embed[tokens]
+        x = look(w.embed, tokens)
         for n in range(len(w.q)):
             h = bf16(norm(x, f.eps))
-            both = np.stack([h @ w.q[n].T, h @ w.k[n].T])
-            q, self.keys[n][:, t] = bf16(rotate(both, at, f.base))
-            self.values[n][:, t] = bf16(h @ w.v[n].T)
+            q, k, v = (h @ m[n, :, 0].mT for m in (w.q, w.k, w.v))
+            q, self.keys[n][:, :, t] = bf16(
+                rotate(np.stack([q, k]), at, f.base)
+            )
+            self.values[n][:, :, t] = bf16(v)
             score = self.read(self.keys[n], t) @ q[..., None]
-            share = softmax(score[..., 0] / q.shape[1] ** 0.5)
-            seen = bf16(share)[:, None] @ self.read(self.values[n], t)
-            y = bf16(norm(x + bf16(seen[:, 0]), f.eps))
-            x = bf16(x + np.tanh(y @ w.mix[n].T))
-        return bf16(norm(x, f.eps)) @ w.head.T
+            share = softmax(score[..., 0] / q.shape[2] ** 0.5)
+            seen = bf16(share)[:, :, None] @ self.read(self.values[n], t)
+            y = bf16(norm(x + bf16(seen[:, :, 0]), f.eps))
+            x = bf16(x + np.tanh(y @ w.mix[n, :, 0].mT))
+        return bf16(norm(x, f.eps)) @ w.head[:, 0].mT
 
 
-PROMPT, LENGTH, REQUESTS = 32, 80, 20
+PROMPT, LENGTH, REQUESTS = 32, 80, 8
 SHAPE = Shape(layers=2, width=32)
 
 
@@ -166,47 +190,88 @@ def model(rng: np.random.Generator) -> Weights:
     return Weights(*(bf16(part) for part in w))
 
 
-def pick(rng: np.random.Generator, p: Array) -> NDArray[np.int64]:
-    """One token for each row of p (S, V)."""
-    return (p.cumsum(1) < rng.random((len(p), 1))).sum(1).clip(0, VOCAB - 1)
+def pick(rngs: Sequence[np.random.Generator], p: Array) -> NDArray[np.int64]:
+    """One token (M, S) for each row of p (M, S, V), a generator a model."""
+    low = np.stack([rng.random((p.shape[1], 1)) for rng in rngs])
+    return (p.cumsum(2) < low).sum(2).clip(0, VOCAB - 1)
+
+
+def taken(values: Array, tokens: NDArray[np.int64]) -> Array:
+    """The entry of each token: values (..., V), tokens (...)."""
+    return np.take_along_axis(values, tokens[..., None], -1)[..., 0]
+
+
+class Setting(NamedTuple):
+    """What a run starts from, for M models.
+
+    Attributes:
+        w: Weights, stacked.
+        new: Those after an update, stacked.
+        tokens: (M, REQUESTS, LENGTH), of which a run keeps the prompt.
+        other: What another request's block holds, (M, REQUESTS, d).
+        rngs: One generator a model.
+    """
+
+    w: Weights
+    new: Weights
+    tokens: NDArray[np.int64]
+    other: Array
+    rngs: list[np.random.Generator]
+
+
+def setting(seeds: Sequence[int]) -> Setting:
+    """Weights, prompts and generators, each from its own seed."""
+    rngs = [np.random.default_rng(seed) for seed in seeds]
+    first = [model(rng) for rng in rngs]
+    steps = [draw(rng, SHAPE) for rng in rngs]
+    after = [
+        Weights(*map(bf16, moved(w, step, 0.05)))
+        for w, step in zip(first, steps, strict=True)
+    ]
+    tokens = [rng.integers(0, VOCAB, (REQUESTS, LENGTH)) for rng in rngs]
+    other = [rng.standard_normal((REQUESTS, SHAPE.width)) for rng in rngs]
+    return Setting(
+        stacked(first),
+        stacked(after),
+        np.stack(tokens),
+        np.stack(other),
+        rngs,
+    )
 
 
 # --8<-- [start:delta]
-def delta(fault: Fault, prompt: int = PROMPT, seed: int = 0) -> Array:
+def delta(
+    fault: Fault, prompt: int = PROMPT, seeds: Sequence[int] = SEEDS
+) -> Array:
     """Let the engine write, then replay the same tokens without a cache.
 
     Args:
         fault: What is wrong with the engine.
         prompt: Tokens of the prompt; the engine samples the others.
-        seed: Of weights, prompts and sampling.
+        seeds: One for each model: its weights, prompts and sampling.
 
     Returns:
-        (REQUESTS, LENGTH - 1) log-probability of each next token, engine
+        (M, REQUESTS, LENGTH - 1) log-probability of each next token, engine
         minus reference, by the weights that were loaded when it was
         written.
     """
-    rng = np.random.default_rng(seed)
-    w = model(rng)
-    new = Weights(*map(bf16, moved(w, draw(rng, SHAPE), 0.05)))
-    tokens = rng.integers(0, VOCAB, (REQUESTS, LENGTH))
-    other = rng.standard_normal((REQUESTS, SHAPE.width))
+    w, new, tokens, other, rngs = setting(seeds)
     engine = Engine(w, fault, prompt + fault.pads, other)
     for t in range(fault.pads):
-        engine.step(t, np.zeros(REQUESTS, int))
-    wrote = np.zeros((REQUESTS, LENGTH - 1))
+        engine.step(t, np.zeros_like(tokens[..., 0]))
+    wrote = []
     for t in range(LENGTH - 1):
         if t == fault.update:
             engine.w = new
-        p = log_softmax(engine.step(fault.pads + t, tokens[:, t]))
+        p = log_softmax(engine.step(fault.pads + t, tokens[..., t]))
         if t + 1 >= prompt:
-            tokens[:, t + 1] = pick(rng, np.exp(p))
-        wrote[:, t] = p[np.arange(REQUESTS), tokens[:, t + 1]]
-    truth = replay(w, tokens[:, :-1])
+            tokens[..., t + 1] = pick(rngs, np.exp(p))
+        wrote.append(taken(p, tokens[..., t + 1]))
+    truth = replay(w, tokens[..., :-1])
     if fault.update < LENGTH:
-        truth[:, fault.update :] = replay(new, tokens[:, :-1])[
-            :, fault.update :
-        ]
-    return wrote - np.take_along_axis(truth, tokens[:, 1:, None], 2)[..., 0]
+        later = replay(new, tokens[..., :-1])[:, :, fault.update :]
+        truth[:, :, fault.update :] = later
+    return np.stack(wrote, -1) - taken(truth, tokens[..., 1:])
 
 
 # --8<-- [end:delta]
@@ -226,13 +291,27 @@ FAULTS = {
 
 @cache
 def run(name: str) -> Array:
-    """Delta of one fault, (REQUESTS, LENGTH - 1)."""
+    """Delta of one fault, (10, REQUESTS, LENGTH - 1), one row a seed."""
     return delta(FAULTS[name])
 
 
 def error(name: str) -> Array:
-    """Mean over the requests of the size of delta, (LENGTH - 1,)."""
-    return np.abs(run(name)).mean(0)
+    """Mean over the requests of the size of delta, (10, LENGTH - 1)."""
+    return np.abs(run(name)).mean(1)
+
+
+BEGINS = {
+    "no fault, bfloat16": LENGTH,
+    "norm: eps 0.02": 0,
+    "left padding not masked": 0,
+    "RoPE: base 70, not 100": 1,
+    "prefix hit of 16, positions restart": 16,
+    "newest key not read": PROMPT,
+    "window of 40": 40,
+    "wrong block 3 in the table": 48,
+    "update at 56, old cache": 56,
+}
+"""First position that a fault touches, by its construction."""
 
 
 # --8<-- [start:first]
@@ -251,19 +330,26 @@ def first_wrong(size: Array, healthy: Array, times: float = 3.0) -> int:
 # --8<-- [end:first]
 
 
+def seen_from(name: str) -> list[int]:
+    """First wrong position of each model; -1 where none is wrong."""
+    pairs = zip(error(name), error("no fault, bfloat16"), strict=True)
+    return [first_wrong(size, good) for size, good in pairs]
+
+
 def table_signatures() -> str:
-    """Where each fault begins, and how it goes on."""
-    good = error("no fault, bfloat16")
+    """Where each fault begins and is seen, and how it goes on."""
     rows = []
-    for name in FAULTS:
-        size = error(name)
-        start = first_wrong(size, good)
-        shown = "none" if start < 0 else str(start)
-        first = f"{size[max(start, 0) :][:8].mean():.2f}"
-        last = f"{size[-16:].mean():.2f}"
-        rows.append((name, shown, first, last))
-    heads = ["fault", "first wrong", "next 8", "last 16"]
-    return markdown_table(heads, rows)
+    for name, begin in BEGINS.items():
+        low, high = min(seen_from(name)), max(seen_from(name))
+        seen = str(low) if low == high else f"{low} to {high}"
+        first = error(name)[:, begin % LENGTH :][:, :8].mean(1)
+        last = error(name)[:, -16:].mean(1)
+        sizes = (f"{Estimate(tuple(x)):.2f}" for x in (first, last))
+        healthy = begin == LENGTH
+        where = ("none", "never") if healthy else (str(begin), seen)
+        rows.append((name, *where, *sizes))
+    heads = ["fault", "begins", "seen from", "its first 8", "last 16"]
+    return markdown_table(heads, rows, "lrrrr")
 
 
 def merge(parts: list[Array], sums: list[float]) -> Array:
@@ -309,11 +395,11 @@ def repeated(tokens: NDArray[np.int64], n: int = 4) -> float:
 
 
 class Loop(NamedTuple):
-    """Tokens (S, T) that a healthy engine wrote, and two log-probabilities.
+    """Tokens (M, S, T) of a healthy engine, and two log-probabilities.
 
     Attributes:
         tokens: Without the prompt.
-        raw: Of the written tokens, by the model, (S, T).
+        raw: Of the written tokens, by the model, (M, S, T).
         processed: The same after the penalty, temperature 1.
     """
 
@@ -323,22 +409,21 @@ class Loop(NamedTuple):
 
 
 @cache
-def loop(penalty: float, greedy: bool, length: int = LENGTH) -> Loop:
-    """Generate with a healthy engine; seed 0."""
-    rng = np.random.default_rng(0)
-    w = model(rng)
-    last = rng.integers(0, VOCAB, REQUESTS)
-    engine = Engine(w, Fault(), 1, np.zeros((REQUESTS, SHAPE.width)))
-    seen = np.zeros((REQUESTS, VOCAB), bool)
-    rows, out = np.arange(REQUESTS), Loop(*np.zeros((3, REQUESTS, length)))
-    for t in range(length):
-        seen[rows, last] = True
+def loop(penalty: float, greedy: bool, seeds: Sequence[int] = SEEDS) -> Loop:
+    """Generate with a healthy engine, M models at once."""
+    w, _, tokens, other, rngs = setting(seeds)
+    last = tokens[..., 0]
+    engine = Engine(w, Fault(), 1, other)
+    seen = np.zeros((*last.shape, VOCAB), bool)
+    out = Loop(*np.zeros((3, *last.shape, LENGTH)))
+    for t in range(LENGTH):
+        np.put_along_axis(seen, last[..., None], values=True, axis=2)
         logits = engine.step(t, last)
         used = log_softmax(penalise(logits, seen, penalty))
-        last = used.argmax(1) if greedy else pick(rng, np.exp(used))
-        out.tokens[:, t] = last
-        out.raw[:, t] = log_softmax(logits)[rows, last]
-        out.processed[:, t] = used[rows, last]
+        last = used.argmax(2) if greedy else pick(rngs, np.exp(used))
+        out.tokens[..., t] = last
+        out.raw[..., t] = taken(log_softmax(logits), last)
+        out.processed[..., t] = taken(used, last)
     return out._replace(tokens=out.tokens.astype(int))
 
 
@@ -352,10 +437,11 @@ def table_loops() -> str:
         (False, 1.3),
     ):
         run = loop(penalty, greedy)
-        gap = np.abs(run.processed - run.raw).mean()
+        gap = np.abs(run.processed - run.raw).mean((1, 2))
         name = "greedy" if greedy else "temperature 1"
-        share = f"{100 * repeated(run.tokens):.0f} %"
-        rows.append((name, f"{penalty:.1f}", share, f"{gap:.2f}"))
+        share = Estimate(tuple(100 * repeated(each) for each in run.tokens))
+        cells = (f"{share:.0f} %", f"{Estimate(tuple(gap)):.2f}")
+        rows.append((name, f"{penalty:.1f}", *cells))
     heads = ["decoding", "penalty", "repeated 4-grams"]
     return markdown_table([*heads, "abs. delta by the penalty"], rows)
 
@@ -486,15 +572,17 @@ def lifted(size: Array, row: int) -> Array:
 
 
 def figure_signatures() -> Figure:
-    """Size of delta against position, one curve for each fault."""
+    """Size of delta against position: mean and range of ten models."""
     figure, axes = new_figure(5.6)
-    good = error("no fault, bfloat16")
     at = np.arange(LENGTH - 1)
     for row, (name, title) in enumerate(PANELS.items()):
-        start = first_wrong(error(name), good)
-        axes.plot(at, lifted(good, row), "-", color="C5", alpha=0.6, lw=1)
-        axes.plot(at, lifted(error(name), row), "-", color="C0", lw=1)
-        ends = lifted(np.array([0.004, 1.6]), row)
+        for which, color in (("no fault, bfloat16", "C5"), (name, "C0")):
+            each = lifted(error(which), row)
+            low, high = each.min(0), each.max(0)
+            axes.fill_between(at, low, high, color=color, alpha=0.2, lw=0)
+            middle = lifted(error(which).mean(0), row)
+            axes.plot(at, middle, "-", color=color, lw=1)
+        start, ends = BEGINS[name], lifted(np.array([0.004, 1.6]), row)
         axes.plot([start, start], ends, "--", color="C1", lw=1)
         label(axes, 0, ends[1], f"{title}: {start}", "C0", xytext=(4, 4))
     axes.axvspan(0, PROMPT - 0.5, alpha=0.1, color="C5", lw=0)

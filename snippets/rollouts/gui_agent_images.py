@@ -9,7 +9,7 @@ Units:     sizes in GB, rates in GB/s (unpacking included), times in s.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import heapify, heappop
@@ -17,6 +17,7 @@ from heapq import heapify, heappop
 import numpy as np
 from matplotlib.figure import Figure
 
+from snippets.estimate import SEEDS, Estimate
 from snippets.show import label, markdown_table, new_figure
 
 Layer = tuple[str, int]
@@ -318,15 +319,16 @@ def replay(
 # --8<-- [end:replay]
 
 
+@cache
 def measure(s: Setup, p: Policy, seed: int = 0) -> dict[str, float]:
     """Means over the steps after the warm-up.
 
     Returns:
         "found": share of the wanted bytes that were there; "ready": share
-        of members whose whole image was; "egress" GB a step; "mean" and
+        of members that wait for no pull; "egress" GB a step; "mean" and
         "last" wait in s; "bare": rollout in s without any pull; "added":
-        s on top of it; "seats": share of a seat's time that waits, if no
-        member waits for another.
+        s on top of it; "share": of it in the rollout; "seats": share of a
+        seat's time that waits, if no member waits for another.
     """
     # timing does not change the plan, so it is drawn once
     fixed = replace(s, link=1.0, registry=1.0, train=0.0)
@@ -342,6 +344,7 @@ def measure(s: Setup, p: Policy, seed: int = 0) -> dict[str, float]:
     mean = np.mean([wait.mean() for wait, _ in run])
     busy = np.mean([k.episodes.mean() for k in kept])
     bare = np.mean([k.episodes.max() for k in kept])
+    added = np.mean([time for _, time in run]) - bare
     found = {
         "found": 1 - missing / sum(k.wanted for k in kept),
         "ready": np.mean(ready),
@@ -349,18 +352,33 @@ def measure(s: Setup, p: Policy, seed: int = 0) -> dict[str, float]:
         "mean": mean,
         "last": np.mean([wait.max() for wait, _ in run]),
         "bare": bare,
-        "added": np.mean([time for _, time in run]) - bare,
+        "added": added,
+        "share": added / (added + bare),
         "seats": mean / (mean + busy),
     }
     return {key: float(value) for key, value in found.items()}
 
 
 @cache
-def averaged(s: Setup, p: Policy, seeds: int = 3) -> dict[str, float]:
-    """Mean of `measure` over seeds, and "sd" of the added time."""
-    each = [measure(s, p, seed) for seed in range(seeds)]
-    found = {key: float(np.mean([m[key] for m in each])) for key in each[0]}
-    return found | {"sd": float(np.std([m["added"] for m in each], ddof=1))}
+def estimates(
+    s: Setup, p: Policy, seeds: Iterable[int] = SEEDS
+) -> dict[str, Estimate]:
+    """What `measure` finds, over seeds."""
+    each = [measure(s, p, seed) for seed in seeds]
+    return {key: Estimate(tuple(m[key] for m in each)) for key in each[0]}
+
+
+def shown(estimate: Estimate, digits: int = 0) -> str:
+    """Mean and spread, or "0" if it is 0 for every seed."""
+    if max(map(abs, estimate.values)) < 1e-9:
+        return "0"
+    return f"{estimate:,.{digits}f}"
+
+
+def percent(estimate: Estimate, digits: int = 0) -> str:
+    """The same of a share, in per cent."""
+    parts = Estimate(tuple(100 * x for x in estimate.values))
+    return f"{shown(parts, digits)} %"
 
 
 # --8<-- [start:scan]
@@ -429,7 +447,9 @@ def group_advantages(rewards: Sequence[float]) -> np.ndarray:
     return (r - np.nanmean(r)) / (spread if spread > 0 else 1.0)
 
 
-def timed_out(s: Setup, p: Policy, limit: float) -> dict[str, float]:
+def timed_out(
+    s: Setup, p: Policy, limit: float, seed: int = 0
+) -> dict[str, float]:
     """Members whose image takes longer than `limit` seconds.
 
     Returns:
@@ -437,7 +457,7 @@ def timed_out(s: Setup, p: Policy, limit: float) -> dict[str, float]:
         images of members kept and dropped; "hit": share of groups that
         lose a member; "whole": share that lose all.
     """
-    steps = plan(s, p)[s.warmup :]
+    steps = plan(s, p, seed)[s.warmup :]
     late = np.array([w for w, _ in replay(steps, s, p)]) > limit
     size = np.array([[sum(i.values()) for i in k.images] for k in steps])
     each = np.broadcast_to(size[..., None], late.shape)
@@ -489,20 +509,10 @@ def table_policies() -> str:
     """Every prompt has its own image: what each policy costs."""
     rows = []
     for name, p in POLICIES.items():
-        m = averaged(Setup(), p)
-        longer = f"{m['added']:,.0f} ± {m['sd']:.0f}"
-        rows.append(
-            (
-                name,
-                f"{abs(m['found']):.0%}",
-                f"{m['egress']:,.0f}",
-                f"{m['mean']:,.0f}",
-                f"{m['last']:,.0f}",
-                longer,
-                f"{m['added'] / (m['added'] + m['bare']):.0%}",
-                f"{m['seats']:.0%}",
-            )
-        )
+        m = estimates(Setup(), p)
+        seconds = (shown(m[k]) for k in ("egress", "mean", "last", "added"))
+        shares = (percent(m[k]) for k in ("share", "seats"))
+        rows.append((name, percent(m["found"]), *seconds, *shares))
     heads = ["images, placement", "bytes there", "GB sent", "mean wait"]
     heads += ["last wait", "rollout longer by", "its share", "seat time"]
     return markdown_table(heads, rows)
@@ -513,18 +523,18 @@ def table_reuse() -> str:
     rows = []
     for kind, base in (("one file", FILE), ("layers", LAYERS)):
         for how in ("scatter", "together", "affinity"):
-            m = averaged(REUSE, replace(base, place=how))
+            m = estimates(REUSE, replace(base, place=how))
             rows.append(
                 (
                     f"{kind}, {how}",
-                    f"{m['ready']:.0%}",
-                    f"{m['found']:.0%}",
-                    f"{m['egress']:,.0f}",
-                    f"{m['mean']:.1f}",
-                    f"{m['added']:,.1f} ± {m['sd']:.1f}",
+                    percent(m["ready"]),
+                    percent(m["found"]),
+                    shown(m["egress"]),
+                    shown(m["mean"], 1),
+                    shown(m["added"], 1),
                 )
             )
-    heads = ["images, placement", "members that need no pull"]
+    heads = ["images, placement", "members that wait for no pull"]
     heads += ["bytes there", "GB sent", "mean wait", "rollout longer by"]
     return markdown_table(heads, rows)
 
@@ -534,9 +544,9 @@ RULES = ("LRU", "LFU", "farthest next use")
 
 
 @cache
-def scans(epochs: int = 6) -> dict[tuple[str, float], list[float]]:
+def scans(seed: int, epochs: int = 3) -> dict[tuple[str, float], list[float]]:
     """Hit rates of RULES: ("shuffled" or "popular", share that fits)."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     weight = 1 / np.arange(1, SCAN + 1)
     orders = {
         "shuffled": shuffled(SCAN, epochs, rng),
@@ -555,15 +565,17 @@ def scans(epochs: int = 6) -> dict[tuple[str, float], list[float]]:
 
 def table_scan() -> str:
     """Hit rates: a new order each epoch, and independent popular draws."""
-    rows = [
-        (
-            f"{share:.0%}",
-            f"{lru_hits(share):.1%}",
-            *(f"{x:.1%}" for x in scans()["shuffled", share]),
-            *(f"{x:.1%}" for x in scans()["popular", share]),
-        )
-        for share in (0.25, 0.5, 0.75)
-    ]
+    rows = []
+    for share in (0.25, 0.5, 0.75):
+        exact = f"{100 * share:.0f} %", f"{100 * lru_hits(share):.1f} %"
+        cells = [
+            percent(Estimate(column), 0)
+            for kind in ("shuffled", "popular")
+            for column in zip(
+                *(scans(seed)[kind, share] for seed in SEEDS), strict=True
+            )
+        ]
+        rows.append((*exact, *cells))
     heads = ["images that fit", "shuffled: LRU, formula", "LRU", "LFU"]
     heads += ["Belady", "popular: LRU", "LFU", "Belady"]
     return markdown_table(heads, rows)

@@ -10,14 +10,16 @@ Units: lengths in tokens, memory in blocks or bytes, time in decode steps.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from snippets.estimate import SEEDS, Estimate
 from snippets.rollouts.rollout_long_tail import draw_lengths
 from snippets.show import label, markdown_table, new_figure
 
@@ -198,25 +200,38 @@ def table_bytes() -> str:
     return markdown_table(heads, rows)
 
 
-def lengths(n: int = 4000) -> NDArray[np.int64]:
-    """Response lengths, lognormal, cap 32,768, seed 0."""
-    return draw_lengths(np.random.default_rng(0), n, 1)[:, 0]
+MEDIAN, SIGMA, CAP = 3000.0, 0.9, 32768
+"""Of the lengths: a lognormal in tokens, cut at the cap."""
+
+
+def chances() -> Array:
+    """Probability of each length 1 to CAP, (CAP,); exact, no draw."""
+    edges = np.log((np.arange(1, CAP) + 0.5) / MEDIAN) / SIGMA
+    below = [NormalDist().cdf(float(z)) for z in edges]
+    return np.diff([0.0, *below, 1.0])
+
+
+def lengths(seed: int, n: int) -> NDArray[np.int64]:
+    """Draw n response lengths, (n,)."""
+    rng = np.random.default_rng(seed)
+    return draw_lengths(rng, n, 1, MEDIAN, SIGMA, CAP)[:, 0]
+
+
+def waste(size: int) -> tuple[float, float]:
+    """Expected unused tokens of a response, and their share of the memory."""
+    p, n = chances(), np.arange(1, CAP + 1)
+    held = float(p @ (-(-n // size) * size))
+    used = float(p @ n)
+    return held - used, 1 - used / held
 
 
 def table_waste() -> str:
     """Memory that holds no token, by size of the block."""
-    n = lengths()
     rows = []
-    for size in (1, 16, 128, 1024, 32768):
-        held = -(-n // size) * size
-        name = f"{size:,}" if size < 32768 else "32,768: no paging"
-        rows.append(
-            (
-                name,
-                f"{(held - n).mean():,.1f}",
-                f"{100 * (1 - n.sum() / held.sum()):.2f} %",
-            )
-        )
+    for size in (1, 16, 128, 1024, CAP):
+        unused, share = waste(size)
+        name = f"{size:,}" if size < CAP else "32,768: no paging"
+        rows.append((name, f"{unused:,.1f}", f"{100 * share:.2f} %"))
     heads = ["tokens per block", "unused tokens per response", "unused"]
     return markdown_table(heads, rows)
 
@@ -245,7 +260,7 @@ def table_sharing() -> str:
 
 @dataclass
 class Served:
-    """Result of one run: time, recomputed tokens, and (time, running)."""
+    """Result of one run: time, recomputed tokens, (time, running)."""
 
     time: int
     recomputed: int
@@ -296,7 +311,7 @@ def serve(
     watermark: int = 0,
     size: int = 16,
 ) -> Served:
-    """Generate all responses in a limited cache, one block per round.
+    """Generate all responses in a limited cache, block by block.
 
     No prompts, no limit on their number; a preempted response keeps its
     tokens, loses its blocks and comes back only when all of them fit.
@@ -311,9 +326,8 @@ def serve(
         watermark: Blocks left free when a response joins running ones.
         size: Tokens per block: the length of a round in decode steps.
     """
-    need = -(-wanted // size)
-    queue, running = deque(range(len(wanted))), []
-    have = np.zeros(len(wanted), int)
+    need = [-(-n // size) for n in wanted.tolist()]
+    queue, running, have = deque(range(len(need))), [], [0] * len(need)
     done = Served(0, 0, 0, [(0, 0)])
 
     def held(i: int) -> int:
@@ -321,13 +335,20 @@ def serve(
 
     while queue or running:
         victims = preempt(blocks, running, queue, held)
-        done.recomputed += int(have[victims].sum()) * size
+        done.recomputed += sum(have[i] for i in victims) * size
         done.preemptions += len(victims)
         free = blocks - sum(map(held, running))
         admit(free, running, queue, held, batch, watermark)
-        done.trace.append((done.time, len(running)))
-        have[running] += 1
-        done.time += size
+        # Rounds until one ends or blocks run out: nobody can join before.
+        rounds = min(need[i] - have[i] for i in running)
+        if not reserve:
+            free = blocks - sum(map(held, running))
+            rounds = min(rounds, 1 + free // len(running))
+        for i in running:
+            have[i] += rounds
+        for _ in range(rounds):
+            done.trace.append((done.time, len(running)))
+            done.time += size
         running = [i for i in running if have[i] < need[i]]
     return done
 
@@ -339,9 +360,9 @@ QWEN = (2 * 8.2e9, 147_456)  # Qwen3-8B: bytes of weights, of a token's cache
 
 
 @cache
-def schedules() -> dict[str, Served]:
+def schedules(seed: int) -> dict[str, Served]:
     """The same 512 responses in 1,048,576 tokens of cache, or a quarter."""
-    wanted = lengths(REQUESTS)
+    wanted = lengths(seed, REQUESTS)
     return {
         "reserve 32,768, static batch": serve(wanted, BLOCKS, 2048, 32),
         "reserve 32,768, continuous": serve(wanted, BLOCKS, 2048),
@@ -374,24 +395,42 @@ def bytes_read(
     )
 
 
+def measured(seed: int, name: str) -> tuple[float, ...]:
+    """One row of the table for one draw of lengths, without its name."""
+    wanted, run = lengths(seed, REQUESTS), schedules(seed)[name]
+    total = int((-(-wanted // 16) * 16).sum())
+    return (
+        run.time / 1000,
+        total / run.time,
+        run.preemptions,
+        100 * run.recomputed / total,
+        bytes_read(wanted, run.time, *QWEN) / 1e12,
+    )
+
+
+def summary(name: str, seeds: Iterable[int] = SEEDS) -> list[Estimate]:
+    """Mean and spread of each column of the table."""
+    rows = [measured(seed, name) for seed in seeds]
+    return [Estimate(column) for column in zip(*rows, strict=True)]
+
+
 def table_serve() -> str:
     """Time, concurrency, preemption, bytes read for Qwen3-8B in bf16."""
-    wanted = lengths(REQUESTS)
-    total = int((-(-wanted // 16) * 16).sum())
     rows = []
-    for name, run in schedules().items():
-        mean = total / run.time
+    for name in schedules(0):
+        steps, mean, stops, again, read = summary(name)
+        some = any(stops.values)
         rows.append(
             (
                 name,
-                f"{run.time:,}",
+                f"{steps:.0f}",
                 f"{mean:.0f}",
-                f"{run.preemptions:,}",
-                f"{100 * run.recomputed / total:.0f} %",
-                f"{bytes_read(wanted, run.time, *QWEN) / 1e12:,.0f}",
+                f"{stops:,.0f}" if some else "0",
+                f"{again:.0f} %" if some else "0 %",
+                f"{read:,.0f}",
             )
         )
-    heads = ["schedule", "decode steps", "running, mean", "preemptions"]
+    heads = ["schedule", "thousand steps", "running, mean", "preemptions"]
     return markdown_table(heads + ["recomputed", "read, TB"], rows)
 
 
@@ -399,7 +438,7 @@ def figure_serve() -> Figure:
     """Running responses over time."""
     figure, axes = new_figure(3.0)
     shown = zip(
-        schedules().items(),
+        schedules(0).items(),
         ("C2", "C1", "C0", "C5"),
         ("-", "-", "-", "--"),
         strict=False,

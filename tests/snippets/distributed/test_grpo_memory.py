@@ -324,13 +324,24 @@ def test_engine_spreads_experts_over_tp_and_dp(tp, dp):
 
 
 def test_claim_attention_copies_in_place_of_kv_copies():
-    """30B-A3B on 8 GPUs an engine: TP 8 is 7.6 + 51.5 GB, TP 1 x DP 8
-    10.3 + 25.8."""
+    """30B-A3B on 16 GPUs, engines of 8: TP 8 is 7.6 + 51.5 GB, TP 1 x DP 8
+    10.3 + 25.8; with 8 GPUs in all, one engine holds all the tokens."""
     for tp, dp, weights, kv in ((8, 1, 7.6, 51.5), (1, 8, 10.3, 25.8)):
         setup = replace(m.LARGE, rollout_tp=tp, rollout_dp=dp)
         got = m.engine(m.QWEN3_30B_A3B, setup)
         assert got["rollout weights"] / 1e9 == pytest.approx(weights, abs=0.05)
         assert got["KV cache"] / 1e9 == pytest.approx(kv, abs=0.05)
+        alone = m.engine(m.QWEN3_30B_A3B, replace(setup, gpus=8))
+        assert alone["KV cache"] == 2 * got["KV cache"]
+
+
+def test_claim_unsharded_gradients_in_fp32():
+    """verl's FSDP engine between micro-batches: 2P or 4P, not 1.9 GB."""
+    p = m.parameters(m.QWEN25_7B)["total"]
+    assert 2 * p / 1e9 == pytest.approx(15.2, abs=0.05)
+    assert 4 * p / 1e9 == pytest.approx(30.5, abs=0.05)
+    sharded = m.training_state(m.QWEN25_7B, m.SMALL)["gradients"] / 1e9
+    assert sharded == pytest.approx(1.9, abs=0.05)
 
 
 def test_kv_cache_against_allocated_tensors():
@@ -785,6 +796,14 @@ def test_savings_table():
     _, _, *rows = cells(m.table_savings())
     by = {row[0]: row[1:] for row in rows}
     assert by["sleep during training"] == ["+37.7", "59.5", "+41.0", "77.4"]
+    rate = {name: [float(c.replace("−", "-")) for c in row] for name, row in by.items()}
+    # Half the micro-batch: half of the logits and the activations.
+    work = 14 * 16384 * 152064 + 2 * 3584 * 16384 * 28
+    layer = 2 * (6 * 3584 + 2 * 512 + 4 * 18944) * 16384
+    assert rate["micro-batch halved"][0] == pytest.approx(
+        (work + layer) / 2 / 1e9, abs=0.06
+    )
+    assert rate["FP8 rollout weights"][0] == pytest.approx(7.6156 / 2, abs=0.05)
     # TP 8 on 4 KV heads copies the cache: it costs more than it saves.
     assert by["rollout TP doubled"][2] == "−18.1"
     p = m.parameters(m.QWEN25_7B)["total"] / 8 / 1e9
@@ -794,6 +813,28 @@ def test_savings_table():
         ("8-bit Adam moments", 6),
     ):
         assert float(by[name][0]) == pytest.approx(per * p, abs=0.05)
+
+
+def test_lora_column_has_rank_32():
+    """Adapters of 0.0807 billion parameters over 8 GPUs, in the MoE 1.69."""
+    for table, gpus, adapters in (
+        (m.table_dense, 8, 0.08074),
+        (m.table_moe, 16, 1.6878),
+    ):
+        rows = {row[0]: row for row in cells(table())[2:]}
+        at = cells(table())[0].index("ZeRO-3, LoRA 32")
+        got = float(rows["optimiser"][at])
+        assert got == pytest.approx(12 * adapters / gpus, abs=0.06)
+
+
+def test_experts_table_names_its_columns():
+    head, _, *rows = cells(m.table_experts())
+    assert head[1:] == ["weights", "gradients", "optimiser", "reference", "gathered"]
+    four = replace(m.LARGE, grad_bytes=4)
+    for row, change in zip(rows, m.EXPERTS.values(), strict=True):
+        state = m.training_state(m.QWEN3_30B_A3B, replace(four, **change))
+        assert float(row[1]) == pytest.approx(state["policy weights"] / 1e9, abs=0.06)
+        assert float(row[2]) == pytest.approx(state["gradients"] / 2e9, abs=0.06)
 
 
 def test_ladder_ends_in_the_rollout():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from snippets.rollouts import debugging_generation as code
 from snippets.rollouts.debugging_generation import FAULTS, Engine, Fault
@@ -9,9 +10,35 @@ from snippets.rollouts.debugging_generation import FAULTS, Engine, Fault
 NAMES = list(FAULTS)
 
 
+OTHER = range(100, 110)
+"""Seeds that the page did not use."""
+
+
+def one(fault, prompt=32, seed=0):
+    """Delta of a single model, (REQUESTS, LENGTH - 1)."""
+    return code.delta(fault, prompt, [seed])[0]
+
+
 def mean(name):
     """Of the cached run in bfloat16: not to be used with exact."""
-    return np.abs(code.run(name)).mean(0)
+    return np.abs(code.run(name)).mean(1)
+
+
+@pytest.fixture(scope="module")
+def signed():
+    """Delta of every fault on the other seeds, (10, S, LENGTH - 1) each."""
+    return {n: code.delta(fault, seeds=OTHER) for n, fault in FAULTS.items()}
+
+
+@pytest.fixture(scope="module")
+def others(signed):
+    """Sizes of every fault on the other seeds, (10, LENGTH - 1) each."""
+    return {name: np.abs(each).mean(1) for name, each in signed.items()}
+
+
+def alone(w):
+    """One model in the stacked form."""
+    return code.stacked([w])
 
 
 @pytest.fixture
@@ -79,11 +106,14 @@ def slow(
 
 
 def test_replay_is_the_slow_loop(made):
-    w, _, tokens, _ = made
+    w, new, tokens, _ = made
     tokens = tokens[:, :24]
-    got = code.replay(w, tokens)
-    for row, want in zip(got, tokens, strict=True):
-        assert row == pytest.approx(slow(want, lambda t: w), abs=1e-5)
+    got = code.replay(code.stacked([w, new]), np.stack([tokens, tokens]))
+    for each, weights in zip(got, (w, new), strict=True):
+        for row, want in zip(each, tokens, strict=True):
+            assert row == pytest.approx(
+                slow(want, lambda t, weights=weights: weights), abs=1e-5
+            )
 
 
 SPECS = {
@@ -98,11 +128,16 @@ SPECS = {
 }
 
 
+def log_step(engine, t, tokens):
+    """Log-probabilities (S, V) of an engine with one model."""
+    return code.log_softmax(engine.step(t, tokens[None]))[0]
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_engine_with_a_fault_is_the_slow_loop(exact, made, name):
     w, _, tokens, other = made
-    engine = Engine(w, FAULTS[name], 32, other)
-    got = [code.log_softmax(engine.step(t, tokens[:, t])) for t in range(44)]
+    engine = Engine(alone(w), FAULTS[name], 32, other[None])
+    got = [log_step(engine, t, tokens[:, t]) for t in range(44)]
     want = slow(tokens[1, :44], lambda t: w, **SPECS[name])
     assert np.array(got)[:, 1] == pytest.approx(want, abs=1e-4)
 
@@ -110,8 +145,8 @@ def test_engine_with_a_fault_is_the_slow_loop(exact, made, name):
 def test_padding_block_and_update_are_the_slow_loop(exact, made):
     w, new, tokens, other = made
     name = "wrong block 3 in the table"
-    engine = Engine(w, FAULTS[name], 32, other)
-    got = [code.log_softmax(engine.step(t, tokens[:, t])) for t in range(66)]
+    engine = Engine(alone(w), FAULTS[name], 32, other[None])
+    got = [log_step(engine, t, tokens[:, t]) for t in range(66)]
     want = slow(
         tokens[0],
         lambda t: w,
@@ -119,31 +154,32 @@ def test_padding_block_and_update_are_the_slow_loop(exact, made):
     )
     assert np.array(got)[:, 0] == pytest.approx(want, abs=1e-4)
 
-    engine = Engine(w, FAULTS["left padding not masked"], 48, other)
+    name = "left padding not masked"
+    engine = Engine(alone(w), FAULTS[name], 48, other[None])
     padded = np.concatenate([np.zeros((2, 16), int), tokens], 1)[:, :50]
-    got = [code.log_softmax(engine.step(t, padded[:, t])) for t in range(50)]
+    got = [log_step(engine, t, padded[:, t]) for t in range(50)]
     want = slow(padded[0], lambda t: w)
     assert np.array(got)[:, 0] == pytest.approx(want, abs=1e-4)
 
-    engine = Engine(w, Fault(), 32, other)
+    engine = Engine(alone(w), Fault(), 32, other[None])
     got = []
     for t in range(50):
-        engine.w = w if t < 40 else new
-        got.append(code.log_softmax(engine.step(t, tokens[:, t])))
+        engine.w = alone(w if t < 40 else new)
+        got.append(log_step(engine, t, tokens[:, t]))
     want = slow(tokens[0, :50], lambda t: w if t < 40 else new)
     assert np.array(got)[:, 0] == pytest.approx(want, abs=1e-4)
 
 
 def test_delta_of_a_healthy_engine_is_zero_without_rounding(exact):
-    assert np.abs(code.delta(Fault())).max() < 1e-4
+    assert np.abs(one(Fault())).max() < 1e-4
 
 
 def test_new_weights_from_the_first_token_leave_no_old_cache(exact):
-    assert np.abs(code.delta(Fault(update=0))).max() < 1e-4
+    assert np.abs(one(Fault(update=0))).max() < 1e-4
 
 
 def test_padding_does_not_count_as_decoding(exact):
-    padded, both = (code.delta(Fault(pads=4, lag=n)) for n in (0, 1))
+    padded, both = (one(Fault(pads=4, lag=n)) for n in (0, 1))
     assert both[:, :32] == pytest.approx(padded[:, :32], abs=1e-5)
     assert np.abs(both - padded)[:, 32].max() > 1e-3
 
@@ -163,7 +199,7 @@ CASES = [*((name, 24) for name in FIRST), ("newest key not read", 32)]
 @pytest.mark.parametrize(("name", "prompt"), CASES)
 def test_claim_nothing_is_wrong_before_the_fault_begins(exact, name, prompt):
     """With a prompt of 24 only the fault of decoding moves."""
-    got = np.abs(code.delta(FAULTS[name], prompt, seed=1))
+    got = np.abs(one(FAULTS[name], prompt, seed=1))
     first = prompt if name == "newest key not read" else FIRST[name]
     assert got[:, :first].max() < 1e-4
     assert got[:, first].max() > 1e-3
@@ -172,8 +208,8 @@ def test_claim_nothing_is_wrong_before_the_fault_begins(exact, name, prompt):
 def test_claim_norm_and_padding_begin_at_0_rope_at_1(exact, prompt=24):
     """With the shorter prompt, too."""
     for name in ("norm: eps 0.02", "left padding not masked"):
-        assert np.abs(code.delta(FAULTS[name], prompt))[:, 0].max() > 0.01
-    got = np.abs(code.delta(FAULTS["RoPE: base 70, not 100"], prompt))
+        assert np.abs(one(FAULTS[name], prompt))[:, 0].max() > 0.01
+    got = np.abs(one(FAULTS["RoPE: base 70, not 100"], prompt))
     assert got[:, 0].max() < 1e-5 < 1e-3 < got[:, 1].max()
 
 
@@ -183,20 +219,23 @@ def test_update_is_compared_with_the_weights_that_wrote(exact):
     w = code.model(rng)
     new = code.moved(w, code.draw(rng, code.SHAPE), 0.05)
     tokens = rng.integers(0, 24, (4, 64))
-    gap = np.abs(code.replay(w, tokens) - code.replay(new, tokens))
-    assert gap[:, :64].max() > 0.01  # the policy did change before 64, too
+    both = [code.replay(alone(each), tokens[None]) for each in (w, new)]
+    assert (
+        np.abs(both[0] - both[1]).max() > 0.01
+    )  # the policy did change before 64, too
 
 
-def test_delta_is_engine_minus_replay_and_positive_in_the_mean():
+def test_delta_is_engine_minus_replay_and_positive_in_the_mean(signed):
     """Tokens drawn by the engine: the mean is KL(engine || reference)."""
     for name in FAULTS:
-        kl = code.run(name)[:, code.PROMPT - 1 :].mean()
-        assert abs(kl) < 0.005 if name == NAMES[0] else kl > 0.005
+        both = code.run(name), signed[name]
+        for kl in (x[:, :, code.PROMPT - 1 :].mean() for x in both):
+            assert abs(kl) < 0.001 if name == NAMES[0] else kl > 0.005
 
 
 def test_claim_an_offset_of_every_position_changes_nothing(exact):
     """RoPE sees distances only: hit = -9 adds 9 to every position."""
-    assert np.abs(code.delta(Fault(hit=-9))).max() < 1e-4
+    assert np.abs(one(Fault(hit=-9))).max() < 1e-4
 
 
 def test_rotation_keeps_length_and_sees_distance_only():
@@ -218,13 +257,17 @@ def test_bf16_has_eight_bits():
 
 def test_claim_a_fault_in_the_scores_cannot_show_at_token_0(made):
     w, _, tokens, _ = made
-    right = code.replay(w, tokens)
-    scores = code.replay(w._replace(q=2 * w.q, k=w.k[:, ::-1]), tokens)
+
+    def replay(weights, tokens):
+        return code.replay(alone(weights), tokens[None])[0]
+
+    right = replay(w, tokens)
+    scores = replay(w._replace(q=2 * w.q, k=w.k[:, ::-1]), tokens)
     assert scores[:, 0] == pytest.approx(right[:, 0], abs=1e-6)
     assert np.abs(scores - right)[:, 1].max() > 0.01
     for part in ("v", "mix", "head", "embed"):
         other = w._replace(**{part: 1.5 * getattr(w, part)})
-        assert np.abs(code.replay(other, tokens) - right)[:, 0].max() > 0.01
+        assert np.abs(replay(other, tokens) - right)[:, 0].max() > 0.01
 
 
 def test_first_wrong():
@@ -238,43 +281,70 @@ def cells(table):
     return [[c.strip() for c in r.split("|")[1:-1]] for r in rows]
 
 
+def spread(values):
+    """What `Estimate` prints, by the definition of the sample deviation."""
+    middle = sum(values) / len(values)
+    square = sum((x - middle) ** 2 for x in values) / (len(values) - 1)
+    return f"{middle:.2f} ± {square**0.5:.2f}"
+
+
 def test_table_signatures_shows_the_runs_and_no_two_are_alike():
     rows = cells(code.table_signatures())
     assert [r[0] for r in rows] == NAMES
+    assert [r[1] for r in rows] == ["none", *"0 0 1 16 32 40 48 56".split()]
     noise = mean(NAMES[0])
-    for name, start, first, last in rows:
+    for name, begin, seen, first, last in rows:
         size = mean(name)
-        wrong = [t for t in range(79) if size[t] > 3 * noise.max()]
-        assert start == (str(wrong[0]) if wrong else "none")
-        t = wrong[0] if wrong else 0
-        assert float(first) == pytest.approx(size[t : t + 8].mean(), abs=0.0051)
-        assert float(last) == pytest.approx(size[63:].mean(), abs=0.0051)
-        if name in FIRST:
-            assert int(start) == FIRST[name]
-    keys = [(r[1], float(r[2]) < float(r[3])) for r in rows]
-    assert len(set(keys)) == len(rows)
+        wrong = [
+            next((t for t in range(79) if row[t] > 3 * good.max()), None)
+            for row, good in zip(size, noise, strict=True)
+        ]
+        if name == NAMES[0]:
+            assert seen == "never" and wrong == [None] * 10
+        else:
+            ends = sorted({min(wrong), max(wrong)})
+            assert seen == " to ".join(map(str, ends))
+        t = 0 if begin == "none" else int(begin)
+        assert first == spread(size[:, t : t + 8].mean(1).tolist())
+        assert last == spread(size[:, 63:].mean(1).tolist())
 
 
-def test_claim_shapes():
-    size = {name: mean(name) for name in FAULTS}
-    pads, rope = size["left padding not masked"], size["RoPE: base 70, not 100"]
-    assert pads[:8].mean() > 1.5 * pads[-16:].mean()  # dilutes
-    assert rope[0] == pytest.approx(size[NAMES[0]][0])  # one token: no distance
-    assert rope[:8].mean() < rope[16:24].mean() < rope[-16:].mean()
-    lag = size["newest key not read"]
-    assert lag[32:40].mean() > 2 * lag[-16:].mean()
-
-
-def test_claim_another_seed_shows_some_faults_late():
-    good = np.abs(code.delta(Fault(), seed=1)).mean(0)
-    late = {
-        "window of 40": 1,
-        "wrong block 3 in the table": 0,
-        "newest key not read": 13,
+def test_claim_start_and_direction_tell_the_faults_apart(others):
+    """On these ten models and on ten others: where it is seen, and growth."""
+    spans = {
+        "norm: eps 0.02": (0, 1, "grows"),
+        "left padding not masked": (0, 1, "fades"),
+        "RoPE: base 70, not 100": (2, 8, "grows"),
+        "prefix hit of 16, positions restart": (16, 16, "fades"),
+        "newest key not read": (32, 37, ""),
+        "window of 40": (40, 44, "grows"),
+        "wrong block 3 in the table": (48, 50, "grows"),
+        "update at 56, old cache": (56, 56, ""),
     }
-    for name, tokens in late.items():
-        size = np.abs(code.delta(FAULTS[name], seed=1)).mean(0)
-        assert code.first_wrong(size, good) == FIRST[name] + tokens
+    for sizes in ({n: mean(n) for n in NAMES}, others):
+        noise = sizes[NAMES[0]]
+        assert 0.009 < noise.mean(1).min() and noise.mean(1).max() < 0.016
+        for name, (low, high, way) in spans.items():
+            size, begin = sizes[name], code.BEGINS[name]
+            pairs = zip(size, noise, strict=True)
+            seen = [code.first_wrong(x, good) for x, good in pairs]
+            assert low <= min(seen) and max(seen) <= high
+            first = size[:, begin : begin + 8].mean(1)
+            assert 0.09 < first.mean() < 1.7
+            growth = size[:, -16:].mean(1) - first
+            if way == "grows":
+                assert (growth > 0).all()
+            if way == "fades":
+                assert (growth < 0).all()
+
+
+def test_claim_shapes(others):
+    for size in ({n: mean(n) for n in NAMES}, others):
+        rope, good = size["RoPE: base 70, not 100"], size[NAMES[0]]
+        assert rope[:, 0] == pytest.approx(good[:, 0], abs=0.02)
+        assert (rope[:, :8].mean(1) < rope[:, 16:24].mean(1)).all()
+        lag = size["newest key not read"]
+        assert lag[:, 32:40].mean() > 1.2 * lag[:, -16:].mean()
 
 
 def test_claim_parts_merge_by_their_log_sum_exp():
@@ -330,37 +400,63 @@ def test_repeated():
 
 
 def test_loops_are_what_the_model_says():
-    rng = np.random.default_rng(0)
-    w = code.model(rng)
-    first = rng.integers(0, 24, code.REQUESTS)
+    w, _, tokens, _, _ = code.setting(range(10))
     for penalty in (1.0, 1.3):
         run = code.loop(penalty, greedy=True)
-        tokens = np.concatenate([first[:, None], run.tokens], 1)
-        p = code.replay(w, tokens[:, :-1])
-        raw = np.take_along_axis(p, tokens[:, 1:, None], 2)[..., 0]
+        whole = np.concatenate([tokens[..., :1], run.tokens], 2)
+        p = code.replay(w, whole[..., :-1])
+        raw = np.take_along_axis(p, whole[..., 1:, None], 3)[..., 0]
         assert np.abs(raw - run.raw).mean() < 0.05
         if penalty == 1.0:
             assert run.processed == pytest.approx(run.raw)
-            best = (p.argmax(2) == run.tokens).mean()
-            assert best > 0.97
+            assert (p.argmax(3) == run.tokens).mean() > 0.97
         else:
             assert (run.processed < run.raw).any()
 
 
-def test_table_loops_and_its_claims():
+def share_repeated(tokens):
+    again = []
+    for line in tokens.tolist():
+        known = set()
+        for i in range(len(line) - 3):
+            again.append(tuple(line[i : i + 4]) in known)
+            known.add(tuple(line[i : i + 4]))
+    return 100 * np.mean(again)
+
+
+def test_table_loops_shows_the_runs():
     rows = cells(code.table_loops())
     keys = [(True, 1.0), (True, 1.3), (False, 1.0), (False, 1.3)]
     for row, (greedy, penalty) in zip(rows, keys, strict=True):
         run = code.loop(penalty, greedy)
         assert row[0] == ("greedy" if greedy else "temperature 1")
         assert float(row[1]) == penalty
-        again = []
-        for line in run.tokens.tolist():
-            grams = [tuple(line[i : i + 4]) for i in range(len(line) - 3)]
-            again.append(sum(g in grams[:i] for i, g in enumerate(grams)) / len(grams))
-        assert row[2] == f"{100 * np.mean(again):.0f} %"
-        gap = np.abs(run.processed - run.raw).mean()
-        assert float(row[3]) == pytest.approx(gap, abs=0.0051)
+        shares = [share_repeated(each) for each in run.tokens]
+        want = f"{np.mean(shares):.0f} ± {np.std(shares, ddof=1):.0f} %"
+        assert row[2] == want
+        gaps = np.abs(run.processed - run.raw).mean((1, 2)).tolist()
+        assert row[3] == spread(gaps)
+
+
+def test_claim_a_healthy_engine_loops_under_greedy(others):
+    """Far more than when sampling; a penalty lowers it and opens a gap."""
+    for seeds, noise in (
+        (range(10), mean(NAMES[0]).mean()),
+        (OTHER, others[NAMES[0]].mean()),
+    ):
+        share, gap = {}, {}
+        for greedy in (True, False):
+            for penalty in (1.0, 1.3):
+                run = code.loop(penalty, greedy, seeds)
+                each = [share_repeated(x) for x in run.tokens]
+                share[greedy, penalty] = np.array(each)
+                gap[greedy, penalty] = np.abs(run.processed - run.raw).mean()
+        assert (share[True, 1.0] > share[False, 1.0] + 10).all()
+        assert share[True, 1.0].min() > 15
+        assert (share[True, 1.3] < share[True, 1.0]).all()
+        for greedy in (True, False):
+            assert gap[greedy, 1.0] < 1e-6
+            assert 20 < gap[greedy, 1.3] / noise < 30
 
 
 def test_claim_norms_in_low_precision():
@@ -378,6 +474,18 @@ def test_claim_norms_in_low_precision():
         assert np.isnan(np.float16(0) / np.float16(0 * 0 + 1e-8) ** 0.5)
 
 
+@pytest.mark.parametrize("x", [0.3, 0.85, 1.7])
+def test_every_step_of_the_norm_is_rounded(x):
+    """Against torch's float16, one operation at a time."""
+    value = torch.tensor(x, dtype=torch.float64).half()
+    total = torch.zeros((), dtype=torch.float16)
+    for _ in range(50):
+        total = total + value * value
+    root = (total / 50 + torch.tensor(1e-5).half()).sqrt()
+    got = code.normed(float(value), 50, code.fp16)
+    assert got == (value / root).item()
+
+
 def test_norm_at_the_right_precision():
     for x in (1e-4, 1.0, -3.0):
         want = x / np.sqrt(x * x + 1e-5)
@@ -393,19 +501,31 @@ def test_claim_one_nan_makes_every_token_the_first():
         assert np.isnan(code.softmax(np.full(3, -np.inf))).all()
 
 
-def test_claim_numbers_of_the_prose():
-    noise = mean(NAMES[0])
-    firsts = [
-        mean(n)[max(0, code.first_wrong(mean(n), noise)) :][:8].mean()
-        for n in NAMES[1:]
-    ]
-    assert noise.mean() == pytest.approx(0.01, abs=0.005)
-    assert 0.1 < min(firsts) < 0.15 and 1.4 < max(firsts) < 1.5
-    assert code.repeated(code.loop(1.0, True).tokens) == pytest.approx(0.7, abs=0.005)
-    for greedy, times in ((True, 30), (False, 25)):
-        run = code.loop(1.3, greedy)
-        gap = np.abs(run.processed - run.raw).mean()
-        assert gap / noise.mean() == pytest.approx(times, abs=1)
+@pytest.mark.parametrize(("first", "gradient"), [(False, "nan"), (True, 0.0)])
+def test_claim_a_clamp_of_k3s_value_leaves_a_nan_gradient(first, gradient):
+    """At log r = 100 the loss is 10 both ways."""
+    log_r = torch.tensor(100.0, requires_grad=True)
+    x = log_r.clamp(-20, 20) if first else log_r
+    loss = (x.exp() - x - 1).clamp(-10, 10)
+    loss.backward()
+    assert loss.item() == 10
+    got = log_r.grad.item()
+    assert np.isnan(got) if gradient == "nan" else got == gradient
+
+
+def test_claim_small_means_of_the_wrong_answers():
+    """The newest key, 0.06 over the run; repeats: two thirds, at most 7 %."""
+    lag = mean("newest key not read")
+    assert lag.mean() == pytest.approx(0.06, abs=0.005)
+    seen = code.seen_from("newest key not read")
+    assert max(seen) == code.BEGINS["newest key not read"] + 5
+    greedy = [share_repeated(x) for x in code.loop(1.0, greedy=True).tokens]
+    assert max(greedy) == pytest.approx(200 / 3, abs=3) and min(greedy) > 15
+    drawn = [share_repeated(x) for x in code.loop(1.0, greedy=False).tokens]
+    assert max(drawn) < 7.5
+    gap = code.loop(1.3, greedy=False)
+    size = np.abs(gap.processed - gap.raw).mean()
+    assert size == pytest.approx(0.27, abs=0.005)
 
 
 def test_claim_stop_tokens():
@@ -456,12 +576,15 @@ def test_figure_shows_the_errors():
         def read(curve, low=low):
             return 0.01 * 10 ** (curve.get_ydata() - low)
 
-        size = mean(name)
-        assert read(grey) == pytest.approx(noise)
-        assert read(line) == pytest.approx(size)
+        assert read(grey) == pytest.approx(noise.mean(0), rel=1e-5)
+        assert read(line) == pytest.approx(mean(name).mean(0), rel=1e-5)
         start = int(mark.get_xdata()[0])
         assert axes.texts[row].get_text() == f"{code.PANELS[name]}: {start}"
-        assert start == code.first_wrong(size, noise)
+        assert start == [0, 0, 1, 16, 32, 40, 48, 56][row]
+        band = axes.collections[2 * row + 1].get_paths()[0].vertices[:, 1]
+        ends = 0.01 * 10 ** (np.array([band.min(), band.max()]) - low)
+        want = [mean(name).min(), mean(name).max()]
+        assert ends == pytest.approx(want, rel=1e-5)
     assert axes.get_xlim() == (0, 80) and axes.get_xticks().max() == 80
     for row in range(7):  # curves of two rows do not meet
         lower = max(axes.lines[3 * row + 4].get_ydata())

@@ -196,6 +196,7 @@ def test_claim_models():
     assert code.MOE_671B.kv / code.DENSE_70B.kv == pytest.approx(0.21, abs=0.005)
     assert code.DENSE_8B.kv == 2 * 36 * 8 * 128 * 2 == 147_456
     assert code.FLOPS == 0.4 * code.PEAK == pytest.approx(3.165e15, rel=1e-3)
+    assert (code.DENSE_8B.width, code.DENSE_8B.layers) == (32 * 128, 36)
     # latent attention: 128 heads, keys of 192, values of 128, half of n^2
     flop = code.prefill_seconds(code.MOE_671B, 7, 1.0) - 2 * 37e9 * 7
     assert flop == pytest.approx(61 * 128 * (192 + 128) * 49)
@@ -260,17 +261,24 @@ def test_tables_hold_the_models_numbers():
         327680,
         70272,
     ]
-    assert [r[1:] for r in cells(code.table_overlap())][1] == [
-        "53.7 ms",
-        "13.4 ms",
-        "0.7 ms",
+    # 2.684 GB at each rate: at the end, a quarter, an eightieth of it
+    assert [r[1:] for r in cells(code.table_overlap())][:3] == [
+        ["30.9 ms", "7.7 ms", "0.4 ms"],
+        ["53.7 ms", "13.4 ms", "0.7 ms"],
+        ["107.4 ms", "26.8 ms", "1.3 ms"],
     ]
+    heads = code.table_overlap().splitlines()[0]
+    assert "| sent at the end | in 4 chunks | in 80 layers |" in heads
     assert [r[2:] for r in cells(code.table_threshold())] == [
         ["3.7", "7.4", "18.5"],
         ["14.6", "29.2", "72.9"],
         ["1.5", "3.0", "7.5"],
     ]
     fetch = cells(code.table_fetch())
+    for row, rate in zip(fetch, (190, 87, 50, 25, 5), strict=True):
+        short, long = (n * 327_680 / rate / 1e9 for n in (8192, 131_072))
+        assert [row[1], row[3]] == [f"{short:.2f} s", f"{long:.2f} s"]
+        assert f"{rate} GB/s" in row[0]
     assert fetch[0][1:] == ["0.01 s", "4 %", "0.23 s", "2 %"]
     assert fetch[-1][1:] == ["0.54 s", "138 %", "8.59 s", "67 %"]
 
