@@ -13,6 +13,11 @@ LIST_NAMES = {
     "zh": ["面经", "题单", "面试题", "面试题单", "面试题目列表"],
     "vi": ["danh sách câu hỏi phỏng vấn", "câu hỏi phỏng vấn", "bộ câu hỏi"],
 }
+ALL_NAMES = {
+    "en": ["list of questions", "every question"],
+    "zh": ["全部问题", "所有问题"],
+    "vi": ["tất cả câu hỏi"],
+}
 PATH_NAMES = {
     "en": ["reading path", "reading paths", "reading order", "where to start"],
     "zh": ["阅读路径", "阅读顺序", "学习路线", "从哪里开始"],
@@ -64,19 +69,27 @@ def _open(book: Book) -> list[Document]:
 
 
 def _lists(book: Book) -> list[Document]:
-    wanted = list(book.wanted.values())
-    shown = [{"title": "All questions", "short": "", "url": "questions/"}]
-    return [
-        Document(
+    def entry(title: str, url: str, wanted: list[Wanted], names: dict) -> Document:
+        return Document(
             kind="list",
-            url=one["url"],
-            title=one["title"],
-            section=pages.count(book, _on(book, one["url"]) or wanted),
-            question={"en": one["title"]},
-            aliases=LIST_NAMES | {"short": [one["short"]] if one["short"] else []},
+            url=url,
+            title=title,
+            section=pages.count(book, wanted),
+            question={"en": title},
+            aliases=names,
         )
-        for one in pages.shell(book)["lists"] + shown
+
+    lists = [
+        entry(
+            one["title"],
+            one["url"],
+            _on(book, one["url"]),
+            LIST_NAMES | {"short": [one["short"]]},
+        )
+        for one in pages.shell(book)["lists"]
     ]
+    every = list(book.wanted.values())
+    return [*lists, entry("All questions", "questions/", every, ALL_NAMES)]
 
 
 def _paths(book: Book) -> list[Document]:

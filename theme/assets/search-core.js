@@ -342,7 +342,7 @@ function rowFor(index, { numbers }, key, matches) {
   if (!number) return undefined;
   const url = numbers[number];
   const list = index.pages.find((page) => page.url === url.split("#")[0]);
-  return { url, heading: list?.title ?? "", sentence: number };
+  return { url, heading: [number, list?.title].join(" · "), sentence: "" };
 }
 
 /** Where in the page the match stands, if that is not its top. */
