@@ -412,7 +412,8 @@ function isMentionOf({ page, near, group, named }, words) {
 
 /** The pages that hold words of the query, with what decides their order. */
 function candidatesFor(index, text, key) {
-  const words = wordsOf(text);
+  const isNumber = index.pages.some(({ numberKeys }) => numberKeys.has(key));
+  const words = isNumber ? [{ forms: [key], prefix: true }] : wordsOf(text);
   const found = [...matchPages(index, words)]
     .map(([id, match]) => {
       const page = index.pages[id];
