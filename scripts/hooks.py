@@ -22,7 +22,7 @@ log = logging.getLogger("mkdocs.hooks.book")
 state: dict = {"command": "build"}
 SCRIPTS = (
     "assets catalog checks exports kept pages preview problems products reference "
-    "search_index tex"
+    "search_documents search_index tex"
 ).split()
 OF_REFERENCE = "assets/_mkdocstrings.css"
 CONVERTED_BY = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
@@ -244,20 +244,11 @@ def on_build_error(error):
 def on_post_build(config):
     """Write the search index, questions.json and its schema; lighten the fonts."""
     site, book = Path(config.site_dir), state["book"]
-    index = state["search_index"]
-    documents = [
-        index.Document(
-            url=answer.url,
-            section=book.sections[answer.section]["title"],
-            title=answer.meta.title,
-            question=answer.meta.question.model_dump(),
-            aliases=answer.meta.aliases.model_dump(),
-            tags=answer.meta.tags,
-            html=state["searched"][answer.slug],
-        )
-        for answer in book.ordered
-    ]
-    _write(site / "search" / "index.json", index.build(documents, _blocks))
+    found = state["search_documents"].documents(book, state["searched"])
+    common = state["checks"].PARTS
+    names, passages = state["search_index"].build(found, _blocks, common)
+    _write(site / "search" / "index.json", names)
+    _write(site / "search" / "passages.json", passages)
     exports = state["exports"]
     export = exports.questions(book).model_dump(mode="json")
     _write(site / "questions.json", export, indent=1)

@@ -1,18 +1,21 @@
-"""Build the search index that the pages' search box reads.
+"""Build the search index that the pages' search box reads, in two parts.
 
-Input: one `Document` for each page. Output: a dictionary to be written with
-``json.dumps(index, ensure_ascii=False, separators=(",", ":"))``:
+Input: `Document`s. Output: two dictionaries to be written with
+``json.dumps(part, ensure_ascii=False, separators=(",", ":"))``. The first is
+small and enough for most searches; the second holds the text of the answers:
 
-    {"pages": [{"url", "section", "title",
-                "question": {"en", "zh", "vi"},
-                "aliases": [...], "tags": [...],
-                "blocks": [{"anchor", "heading", "sentences": [...]}]}]}
+    names     {"pages": [{"kind", "url", "section", "title",
+                          "question": {"en", "zh", "vi"},
+                          "aliases": [...], "tags": [...],
+                          "numbers": {"A7": url in the list, ...},
+                          "headings": [...]}]}
+    passages  {url: [{"anchor", "heading", "sentences": [...]}]}
 
 The words are indexed in the browser by theme/assets/search-core.js.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -27,6 +30,7 @@ SKIPPED_CLASSES = frozenset(
     "tabbed-labels wordings".split()
 )
 FOOT_CLASS = "foot"  # of the headings after the answer: sources, links
+FOLLOW_UP = "follow-up-"  # starts the id of each follow-up question
 SENTENCE_BREAKING = HEADINGS | frozenset(
     "p div section article li ul ol dl dt dd table tr caption figure "
     "figcaption blockquote details summary hr".split()
@@ -46,17 +50,22 @@ SENTENCE_END = re.compile(
 
 @dataclass(frozen=True)
 class Document:
-    """One page, as the search needs it.
+    """What a search can find, as the index needs it.
 
     Attributes:
         url: Address relative to the site's root, "policy/ppo-clipping/".
-        section: Title of the section as shown, "Optimising the policy".
+        section: What stands under the question: the title of its section as
+            shown, "Optimising the policy"; what a list or a path holds.
         title: Short title, "PPO clipping".
-        question: Wordings by language: "en", "zh", "vi".
+        question: Wordings by language: "en", "zh", "vi"; or only some.
         aliases: Other words for it by language, each a list.
         tags: The page's tags.
+        numbers: Where each number under which it was asked stands: "A7" →
+            "lists/rl-35/#a7".
         html: The rendered content, well-formed, without the page's shell,
             formulas still as arithmatex leaves them: reading KaTeX is slow.
+        kind: "answer", "open" (a question without an answer yet), "list" or
+            "path".
     """
 
     url: str
@@ -65,20 +74,35 @@ class Document:
     question: dict[str, str]
     aliases: dict[str, list[str]] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
+    numbers: dict[str, str] = field(default_factory=dict)
     html: str = ""
+    kind: str = "answer"
 
 
 def build(
-    documents: Iterable[Document], blocks: Callable[[str], list[dict]] | None = None
-) -> dict:
-    """Return the index of all documents, in their order.
+    documents: Iterable[Document],
+    blocks: Callable[[str], list[dict]] | None = None,
+    common: Collection[str] = (),
+) -> tuple[dict, dict]:
+    """Return the two parts of the index, in the order of the documents.
 
     Args:
-        documents: The pages.
+        documents: What can be found.
         blocks: Stands in for extract(), say with a memory.
+        common: Headings that every page has; they tell none from another.
+
+    Returns:
+        Names and passages.
     """
-    blocks = blocks or extract
-    return {"pages": [_entry(document, blocks) for document in documents]}
+    pages, passages = [], {}
+    for document in documents:
+        own = _without_questions(
+            (blocks or extract)(document.html), set(document.question.values())
+        )
+        pages.append(_names(document, own, common))
+        if own:
+            passages[document.url] = own
+    return {"pages": pages}, passages
 
 
 def extract(html: str) -> list[dict]:
@@ -109,18 +133,24 @@ def split_sentences(text: str) -> list[str]:
     return [part for part in SENTENCE_END.split(text) if part]
 
 
-def _entry(document: Document, blocks: Callable[[str], list[dict]]) -> dict:
-    names = (name for names in document.aliases.values() for name in names)
+def _names(document: Document, blocks: list[dict], common: Collection[str]) -> dict:
+    """All but the text of what can be found."""
+    aliases = (name for names in document.aliases.values() for name in names)
+    headings = [
+        block["heading"]
+        for block in blocks
+        if block["heading"] and not block["anchor"].startswith(FOLLOW_UP)
+    ]
     return {
+        "kind": document.kind,
         "url": document.url,
         "section": document.section,
         "title": document.title,
         "question": document.question,
-        "aliases": list(dict.fromkeys(names)),
+        "aliases": list(dict.fromkeys(aliases)),
         "tags": document.tags,
-        "blocks": _without_questions(
-            blocks(document.html), set(document.question.values())
-        ),
+        "numbers": document.numbers,
+        "headings": [heading for heading in headings if heading not in common],
     }
 
 

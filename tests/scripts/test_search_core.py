@@ -24,16 +24,17 @@ FILLER = """
 <h2 id="short-answer">Short answer</h2>
 <p>The policy is trained on rewards, and the loss of the model falls. 模型的训练。</p>
 """
-# Called with the data on standard input: {"pages", "calls": [[name, ...args]]},
-# where the argument "index" of `search` is filled in. Prints the returns.
+# Called with the data on standard input: {"names", "passages", "calls": [[name,
+# ...args]]}, where the argument "index" of `search` is filled in. Prints the
+# returns.
 SCRIPT = """
 import { text } from "node:stream/consumers";
 import { pathToFileURL } from "node:url";
 const [core, { default: MiniSearch }] = await Promise.all(
   process.argv.slice(1).map((path) => import(pathToFileURL(path))),
 );
-const { pages, calls } = JSON.parse(await text(process.stdin));
-const index = await core.buildIndex(MiniSearch, { pages });
+const { names, passages, calls } = JSON.parse(await text(process.stdin));
+const index = await core.buildIndex(MiniSearch, names, passages);
 const returns = calls.map(([name, ...args]) =>
   name === "search" ? core.search(index, ...args) : core[name](...args),
 );
@@ -41,15 +42,24 @@ console.log(JSON.stringify(returns));
 """
 
 
-def run(pages: list[dict], calls: list[list]) -> list:
-    """Return what each call of a function of search-core.js returns."""
+def run(documents: list[Document], calls: list[list], whole: bool = True) -> list:
+    """Return what each call of a function of search-core.js returns.
+
+    Args:
+        documents: What is in the index.
+        calls: Names of functions with their arguments.
+        whole: Whether the passages are there, too.
+    """
+    names, passages = build(documents)
     assert MINISEARCH.exists(), f"{MINISEARCH} is missing: run `make setup`"
     beside = Path(sys.executable).with_name("node")
     node = str(beside) if beside.exists() else shutil.which("node")
     assert node, "node is missing: run `make setup`"
     done = subprocess.run(
         [node, "--input-type=module", "-e", SCRIPT, str(CORE), str(MINISEARCH)],
-        input=json.dumps({"pages": pages, "calls": calls}),
+        input=json.dumps(
+            {"names": names, "passages": passages if whole else {}, "calls": calls}
+        ),
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -72,13 +82,12 @@ def questions() -> dict[str, dict[str, str]]:
 
 
 @functools.cache
-def all_pages() -> list[dict]:
-    """Return an index of every question."""
-    documents = (
+def all_pages() -> list[Document]:
+    """Return a page for every question."""
+    return [
         Document(slug, "Section", slug.replace("-", " "), wordings, html=FILLER)
         for slug, wordings in questions().items()
-    )
-    return build(documents)["pages"]
+    ]
 
 
 def misses(queries: list[tuple[str, str]]) -> list[str]:
@@ -92,15 +101,20 @@ def misses(queries: list[tuple[str, str]]) -> list[str]:
     ]
 
 
-def page(**changes) -> dict:
-    """Return the index entry of a page about nothing much."""
+def page(**changes) -> Document:
+    """Return a page about nothing much."""
     fields = {
         "url": "a/",
         "section": "Section",
         "title": "Title",
         "question": {"en": "What is it?", "zh": "这是什么？", "vi": "Đây là gì?"},
     }
-    return build([Document(**{**fields, **changes})])["pages"][0]
+    return Document(**{**fields, **changes})
+
+
+def found(documents: list[Document], query: str, **options) -> list[dict]:
+    """Return what one query finds."""
+    return run(documents, [["search", query]], **options)[0]
 
 
 def pasted() -> list[tuple[str, str]]:
@@ -225,26 +239,46 @@ def test_words_and_their_forms():
 
 
 def test_a_result_shows_question_sentence_and_place():
-    html = """<p>Nothing here.</p>
+    html = """<h2 id="short-answer">Short answer</h2><p>Nothing here.</p>
     <h2 id="why">Why</h2><p>The first. The ratio² is clipped at <b>0.2</b> …</p>"""
     pages = [page(title="T", html=html), page(url="b/")]
     (results,) = run(pages, [["search", "clipping ratio"]])
     (result,) = results
     assert result["url"] == "a/"
-    assert result["anchor"] == "why"
     assert result["question"] == "What is it?"
     assert result["section"] == "Section"
     assert result["title"] == "T"
-    assert result["sentence"] == "The ratio² is clipped at 0.2 …"
-    (pieces,) = run(pages, [["highlight", result["sentence"], result["terms"]]])
+    assert result["sentence"] == ""
+    place = result["place"]
+    assert place["url"] == "a/#why"
+    assert place["heading"] == "Why"
+    assert place["sentence"] == "The ratio² is clipped at 0.2 …"
+    (pieces,) = run(pages, [["highlight", place["sentence"], result["terms"]]])
     assert [piece["text"] for piece in pieces if piece["hit"]] == ["ratio²", "clipped"]
-    assert "".join(piece["text"] for piece in pieces) == result["sentence"]
+    assert "".join(piece["text"] for piece in pieces) == place["sentence"]
+
+
+def test_what_stands_at_the_top_needs_no_place():
+    html = """<h2 id="short-answer">Short answer</h2><p>The ratio is clipped.</p>
+    <h2 id="why">Why</h2><p>The ratio is clipped again.</p>"""
+    (result,) = found([page(html=html)], "ratio")
+    assert "place" not in result
+    assert result["sentence"] == "The ratio is clipped."
+
+
+def test_a_heading_that_matches_shows_the_first_sentence_under_it():
+    html = """<h2 id="short-answer">Short answer</h2><p>Nothing.</p>
+    <h2 id="why">The staleness</h2><p>It grows. It falls.</p>"""
+    (result,) = found([page(html=html)], "staleness")
+    assert result["place"]["heading"] == "The staleness"
+    assert result["place"]["sentence"] == "It grows."
 
 
 def test_a_pasted_question_leads_to_the_top_of_its_page():
-    html = '<h2 id="deep">What is it</h2><p>It is this.</p>'
-    (results,) = run([page(html=html)], [["search", "What is it?"]])
-    assert results[0]["anchor"] == ""
+    html = '<p>So.</p><h2 id="deep">What is it</h2><p>It is this.</p>'
+    (result,) = found([page(html=html)], "What is it?")
+    assert "place" not in result
+    assert result["sentence"] == "So."
 
 
 def test_a_result_shows_the_wording_in_the_readers_language():
@@ -259,6 +293,7 @@ def test_a_result_shows_the_wording_in_the_readers_language():
     assert [results[0]["question"] for results in returns] == [
         wordings[language] for language in expected.values()
     ]
+    assert [results[0]["language"] for results in returns] == [*expected.values()]
 
 
 def test_the_sentence_is_in_the_readers_language_if_it_says_as_much():
@@ -289,3 +324,113 @@ def test_no_more_results_than_asked_for():
 def test_the_language_of_a_text():
     texts = ("KL 散度", "ước lượng KL", "KL estimator")
     assert run([], [["languageOf", text] for text in texts]) == ["zh", "vi", "en"]
+
+
+A7 = {"A7": "lists/rl-35/#a7", "C1.7": "lists/round-up-1/#c1-7"}
+LIST = Document(
+    "lists/rl-35/", "2 of 35 answered", "The list", {"en": "The list"}, kind="list"
+)
+
+
+@pytest.mark.parametrize("number", ["A7", "a7", " a 7", "C1.7", "c1.7", "C1 7", "Ａ７"])
+def test_a_number_leads_to_its_answer_and_its_place_in_the_list(number):
+    other = page(url="b/", html="<p>Figure A7 and table C1.7 and a 7.</p>")
+    asked = page(numbers=A7)
+    results = found([other, LIST, asked], number)
+    assert results[0]["url"] == "a/"
+    place = results[0]["place"]
+    name = "C1.7" if "1" in number else "A7"
+    assert place["url"] == A7[name]
+    assert place["heading"].startswith(name)
+    assert results[0]["numbers"] == ["A7", "C1.7"]
+
+
+def test_the_place_of_a_number_names_the_list():
+    result = found([LIST, page(numbers=A7)], "A7")[0]
+    assert result["place"]["heading"] == "A7 · The list"
+
+
+def test_a_number_in_a_sentence_is_found():
+    assert found([page(numbers=A7), page(url="b/")], "question A7")[0]["url"] == "a/"
+
+
+def test_an_open_question_is_found_by_its_number_and_leads_to_the_list():
+    open_ = page(kind="open", url="lists/rl-35/#a7", numbers=A7)
+    (result,) = found([open_], "A7")
+    assert (result["kind"], result["url"]) == ("open", "lists/rl-35/#a7")
+    assert "place" not in result
+
+
+HACKING = Document(
+    "lists/round-up-2/#c2-10",
+    "Rewards",
+    "reward hacking",
+    {"en": "How do you tell that reward hacking happened?", "zh": "？", "vi": "?"},
+    kind="open",
+)
+
+
+def test_an_open_question_stands_before_a_side_remark():
+    html = f'<h2 id="x">Reward hacking</h2><p>{"Reward hacking. " * 20}</p>'
+    results = found([page(html=html), HACKING], "when does reward hacking happen")
+    assert [result["url"] for result in results] == [HACKING.url, "a/"]
+    assert [result["isMention"] for result in results] == [False, True]
+
+
+def test_an_answer_named_by_the_query_stands_before_an_open_question():
+    aliases = {"en": ["reward hacking of a verifier"]}
+    results = found([HACKING, page(aliases=aliases)], "notice reward hacking")
+    assert [result["url"] for result in results] == ["a/", HACKING.url]
+    assert not any(result["isMention"] for result in results)
+
+
+def test_an_open_question_that_shares_a_word_stands_last():
+    html = "<p>The scale of a reward says nothing on memory, batches or speed.</p>"
+    query = "which reward scale gives more speed in large batches"
+    results = found([HACKING, page(html=html)], query)
+    assert [result["url"] for result in results] == ["a/", HACKING.url]
+
+
+def test_a_name_that_only_the_text_holds_is_a_mention():
+    html = "<p>With LoRA the adapters are small.</p>"
+    (name,) = found([page(html=html)], "LoRA")
+    (sentence,) = found([page(html=html)], "why are adapters small with LoRA then")
+    assert name["isMention"] and not sentence["isMention"]
+
+
+def test_a_list_is_found_by_its_names_only():
+    names = {"en": ["interview list"], "zh": ["面经"]}
+    list_ = Document(
+        "lists/a/", "1 of 2", "Round-up", {"en": "Round-up"}, names, kind="list"
+    )
+    pages = [list_, page(html="<p>An interview on a list of lists.</p>")]
+    for query in ("interview list", "round-up", "roundup", "面经"):
+        assert found(pages, query)[0]["url"] == "lists/a/", query
+    results = found(pages, "an interview on what adapters do to memory")
+    assert [result["kind"] for result in results] == ["answer"]
+
+
+def test_a_name_within_the_query_counts_as_a_whole():
+    others = [f"tên gọi khác {i}" for i in range(9)]
+    named = page(url="b/", aliases={"vi": ["bộ nhớ GRPO", *others]})
+    wordings = {"en": "Which?", "zh": "？", "vi": "GRPO hay bộ nhớ?"}
+    spread = page(url="c/", question=wordings)
+    results = found([spread, named], "bộ nhớ khi huấn luyện GRPO")
+    assert results[0]["url"] == "b/"
+
+
+def test_a_vietnamese_syllable_weighs_less_than_a_word():
+    memory = page(url="b/", aliases={"en": ["oom"]})
+    update = page(url="c/", html="<p>Cập nhật trọng số.</p>", aliases={"vi": ["số"]})
+    others = [page(url=f"{i}/", html="<p>Trọng số cập nhật.</p>") for i in range(9)]
+    results = found([update, memory, *others], "OOM khi cập nhật trọng số")
+    assert results[0]["url"] == "b/"
+
+
+def test_names_and_headings_are_found_before_the_passages_come():
+    html = '<h2 id="why">Staleness bound</h2><p>Only the text says lag.</p>'
+    pages = [page(html=html, aliases={"en": ["off-policyness"]}, numbers=A7)]
+    for query in ("What is it?", "off-policyness", "staleness", "A7"):
+        assert found(pages, query, whole=False)[0]["url"] == "a/", query
+    assert found(pages, "lag", whole=False) == []
+    assert found(pages, "lag")[0]["url"] == "a/"

@@ -14,37 +14,58 @@ def sentences(html: str) -> list[str]:
 
 
 def page(**changes) -> dict:
+    """Return both parts of what the index holds of a page."""
     fields = {
         "url": "policy/k3/",
         "section": "Policy",
         "title": "K3",
         "question": QUESTION,
     }
-    return build([Document(**{**fields, **changes})])["pages"][0]
+    names, passages = build([Document(**{**fields, **changes})])
+    return {**names["pages"][0], "blocks": passages.get("policy/k3/", [])}
 
 
 def test_an_entry_holds_what_a_result_shows():
     entry = page(
         aliases={"en": ["low_var_kl", "k3"], "zh": ["k3", "估计"], "vi": []},
         tags=["kl"],
+        numbers={"C1.4": "lists/a/#c1-4"},
         html='<h2 id="why">Why</h2><p>One. Two.</p>',
     )
     assert entry == {
+        "kind": "answer",
         "url": "policy/k3/",
         "section": "Policy",
         "title": "K3",
         "question": QUESTION,
         "aliases": ["low_var_kl", "k3", "估计"],
         "tags": ["kl"],
+        "numbers": {"C1.4": "lists/a/#c1-4"},
+        "headings": ["Why"],
         "blocks": [{"anchor": "why", "heading": "Why", "sentences": ["One.", "Two."]}],
     }
 
 
 def test_pages_keep_their_order_and_are_json():
     documents = [Document(url, "S", "T", QUESTION) for url in ("b/", "a/")]
-    index = build(documents)
-    assert json.loads(json.dumps(index)) == index
-    assert [entry["url"] for entry in index["pages"]] == ["b/", "a/"]
+    names, passages = build(documents)
+    assert json.loads(json.dumps([names, passages])) == [names, passages]
+    assert [entry["url"] for entry in names["pages"]] == ["b/", "a/"]
+
+
+def test_headings_of_every_page_and_follow_ups_are_not_among_the_names():
+    html = (
+        '<h2 id="s">Short answer</h2><p>One.</p><h2 id="w">Why it works</h2>'
+        '<details id="follow-up-1"><summary>And then?</summary><p>Two.</p></details>'
+    )
+    document = Document("a/", "S", "T", QUESTION, html=html)
+    names, passages = build([document], common=["Short answer"])
+    assert names["pages"][0]["headings"] == ["Why it works"]
+    assert [b["heading"] for b in passages["a/"]] == [
+        "Short answer",
+        "Why it works",
+        "And then?",
+    ]
 
 
 def test_the_pages_own_question_is_not_repeated():
@@ -181,14 +202,3 @@ def test_references_to_characters_are_read():
 )
 def test_sentences_end_where_they_end(text, parts):
     assert split_sentences(text) == (parts or [text])
-
-
-def test_81_pages_of_2000_words_stay_below_one_and_a_half_megabytes():
-    text = "".join(f"<p>{'reward ' * 19}model.</p>" for _ in range(100))
-    html = f'<h2 id="a">Heading</h2>{text}'
-    index = build(
-        Document(f"policy/{i}/", "Policy", "Title", QUESTION, html=html)
-        for i in range(81)
-    )
-    compact = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
-    assert len(compact.encode()) < 1_500_000

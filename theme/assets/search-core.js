@@ -1,23 +1,41 @@
 /**
- * Search without a page: words, index, ranking, sentence, highlighting.
+ * Search without a page: index, ranking, and what is shown of a result.
  *
  * Runs in the browser (through search.js) and under node (in the tests), so
- * nothing here touches the DOM. Questions are asked in English, Chinese and
- * Vietnamese, often mixed in one line, so one tokenizer serves all three:
+ * nothing here touches the DOM.
  *
- * - Han text has no spaces: it becomes overlapping pairs of characters.
- * - Vietnamese is found with and without its diacritics (đ counts as d).
- * - British and American spelling are folded to one form.
- * - "off-policy", "FlashAttention" and "Qwen2.5" are found whole and in parts.
+ * The order serves a reader who has a question:
  *
- * Every rule is applied to the pages and to the query alike; it therefore
- * does not matter that a folded form is not a word ("source" → "sorce").
+ * 1. what was asked for by its number ("A7"), in its own words, or by a name;
+ * 2. answers that the query is about;
+ * 3. questions without an answer yet whose own words hold the query, before
+ *    answers that only mention it: nothing on the site answers it better, and
+ *    a side remark must not pass for the answer;
+ * 4. those mentions, marked as such;
+ * 5. other questions without an answer.
+ *
+ * Without a question that holds the query, all answers are in the second
+ * group. In a group the number and rarity of the words found decide.
  */
 
-const LANGUAGES = ["en", "zh", "vi"];
+import {
+  formsIn,
+  HAN,
+  highlight,
+  isCharacter,
+  isStopWord,
+  isSyllable,
+  keyOf,
+  languageOf,
+  normalize,
+  tokenize,
+} from "./search-words.js";
+
+export { highlight, languageOf, tokenize };
 
 /** How much a match is worth, by the field it is found in. */
 const FIELD_BOOSTS = {
+  numbers: 10,
   question: 6,
   aliases: 6,
   title: 4,
@@ -25,6 +43,9 @@ const FIELD_BOOSTS = {
   headings: 2,
   body: 1,
 };
+
+/** The fields in which a page says what it is about. */
+const NAMES = new Set(["numbers", "question", "aliases", "title", "tags"]);
 
 /** Worth of a match by stem or without diacritics, the word itself being 1. */
 const VARIANT_WEIGHT = 0.6;
@@ -36,10 +57,22 @@ const TYPO_MIN_LENGTH = 6;
 const STOP_WEIGHT = 0.1;
 /** Worth of one Han character: a word is mostly two. */
 const CHARACTER_WEIGHT = 0.25;
+/** Worth of one Vietnamese syllable: a word is mostly two. */
+const SYLLABLE_WEIGHT = 0.6;
 /** Results below this share of the best score are noise. */
 const CUTOFF = 0.08;
 /** Text in another language than the query's must cover this much more of it. */
 const LANGUAGE_FACTOR = 1.5;
+/** An open question that holds this share of the query is what was asked. */
+const CLAIM = 0.5;
+/** An answer whose names hold so much less than that question mentions it. */
+const CLAIM_FACTOR = 1.5;
+/** An answer whose names hold less of the query than this mentions it. */
+const MENTION = 0.2;
+/** A query of no more words than this names a thing. */
+const NAME_WORDS = 3;
+/** A list or a path is found by this share of the query at least. */
+const PLACE_SHARE = 0.7;
 /** Words of a query that are looked at: more than any question has. */
 const MAX_QUERY_WORDS = 200;
 /** Indexing gives way to the browser after so many milliseconds. */
@@ -47,175 +80,21 @@ const MAX_BLOCKING = 30;
 /** Longest sentence that is shown, in characters. */
 const MAX_SENTENCE = 180;
 
-/** [pattern, replacement]: one spelling for words that are written in two. */
-const SPELLINGS = [
-  [/([iy])z/g, "$1s"], // optimize, analyze
-  [/(?<=..)our/g, "or"], // colour, behaviour
-  [/(?<=[aeiou])ll/g, "l"], // modelling, fulfill
-  [/(cent|met|lit|fib)re(?=s?$)/, "$1er"], // centre
-  [/(defen|offen|licen|preten|practi)ce/, "$1se"], // licence
-  [/ogue(?=s?$)/, "og"], // catalogue
-  [/gramme(?=s?$)/, "gram"], // programme
-  [/dgement/, "dgment"], // judgement
-  [/^artefact/, "artifact"],
-  [/^grey/, "gray"],
-  [/^([hklmst])y$/, "$1i"], // Vietnamese tỷ and tỉ
-];
-
-/** [pattern, replacement]: clipping, clipped, clips and clip are one. */
-const ENDINGS = [
-  [/ies$/, "y"], // queries
-  [/(?<=ss|x|ch|sh)es$/, ""], // losses
-  [/(?<!s)s$/, ""], // rewards
-  [/isation$/, "is"], // normalisation
-  [/([bdgmnprt])\1(?:ing|ed)$/, "$1"], // clipping
-  [/(?<=[aeiouy].+)(?:ing|ed)$/, ""], // training
-  [/(?<=.{4})e$/, ""], // optimise
-];
-
-/** Words that only hold a question together, folded as `formsOf` does. */
-const STOP_WORDS = new Set(
-  [
-    "a an and are as at be between but by can do does for from happen happens",
-    "how i if in into is it its me my of on one or should so than that the",
-    "their them then there these they this to use used uses was we were what",
-    "when where which who why wil with work works would you your",
-    "bao bằng các cách cái chỉ cho có còn của cũng dùng đang đâu đây để đến đi",
-    "được gì giữa hay khi không là lại làm lên lúc mà một nào này như nhưng",
-    "những nên ở qua ra rồi sao ta tại thế thì tới trên trong từ và vào về vì",
-    "với vậy",
-    "的 了 是 和 在 有 吗 呢 与 为 要 会 用 中 对 什么 为什 怎么 么是 是什 如何",
-    "哪些 有何 为何 可以 一般 怎样 请问 介绍 一下 有什 什么 么要 么用 么办",
-  ].flatMap((line) =>
-    line.split(" ").flatMap((word) => [word, foldDiacritics(word)]),
-  ),
-);
-
-const VIETNAMESE_LETTER =
-  /[ăâđêôơưàáảãạằắẳẵặầấẩẫậèéẻẽẹềếểễệìíỉĩịòóỏõọồốổỗộờớởỡợùúủũụừứửữựỳýỷỹỵ]/i;
-const HAN = /\p{Script=Han}/v;
-const LETTER = String.raw`[[\p{L}\p{N}\p{M}]--\p{Script=Han}]`;
-/** A run of Han, or words of other scripts joined by - _ . or an apostrophe. */
-const CHUNK = new RegExp(
-  String.raw`\p{Script=Han}+|${LETTER}+(?:[\-_.'’‐‑]${LETTER}+)*`,
-  "gv",
-);
-/** Where FlashAttention, RMSNorm and Qwen2 come apart. */
-const INNER_BOUNDARY =
-  /[-_.'’‐‑]|(?<=\p{Ll})(?=\p{Lu})|(?<=\p{Lu})(?=\p{Lu}\p{Ll}{2})/u;
-const LETTERS_THEN_DIGITS = /^(\p{L}{3,})\p{N}+$/u;
-
-/** Unicode with composed letters: a Vietnamese letter is one character. */
-export function normalize(text) {
-  return text.normalize("NFC");
-}
-
-/** The language a text is written in, for its `lang` attribute. */
-export function languageOf(text) {
-  if (HAN.test(text)) return "zh";
-  return VIETNAMESE_LETTER.test(text) ? "vi" : "en";
-}
-
-function foldDiacritics(word) {
-  return word.normalize("NFD").replace(/\p{M}/gu, "").replaceAll("đ", "d");
-}
-
-function rewrite(word, rules) {
-  return rules.reduce((text, [from, to]) => text.replace(from, to), word);
-}
-
-/** Without the common English endings. */
-function stem(word) {
-  return /^[a-z]{4,}$/.test(word) ? rewrite(word, ENDINGS) : word;
-}
-
-/** Forms under which a word is indexed and looked up, the exact one first. */
-function formsOf(word) {
-  const lower = word.normalize("NFKC").toLowerCase(); // full-width letters
-  const plain = rewrite(foldDiacritics(lower), SPELLINGS);
-  const accented = VIETNAMESE_LETTER.test(lower) ? [lower] : [];
-  return [...new Set([...accented, plain, stem(plain)])];
-}
-
-/** Every character and every pair of neighbours. */
-function splitHan(run) {
-  const tokens = [];
-  let start = 0;
-  let before = "";
-  for (const character of run) {
-    const end = start + character.length;
-    tokens.push({ start, end, forms: [character] });
-    if (before) {
-      const pair = before + character;
-      tokens.push({ start: end - pair.length, end, forms: [pair] });
-    }
-    before = character;
-    start = end;
-  }
-  return tokens;
-}
-
-/** The parts of a compound, then the whole; often just one word. */
-function splitCompound(chunk) {
-  const parts = chunk.split(INNER_BOUNDARY);
-  const tokens = [];
-  let start = 0;
-  for (const part of parts) {
-    start = chunk.indexOf(part, start);
-    const end = start + part.length;
-    tokens.push({ start, end, forms: formsOf(part) });
-    const letters = part.match(LETTERS_THEN_DIGITS)?.[1];
-    if (letters) tokens.push({ start, end, forms: formsOf(letters) });
-    start = end;
-  }
-  if (parts.length > 1) {
-    tokens.push({ start: 0, end: chunk.length, forms: formsOf(parts.join("")) });
-  }
-  return tokens;
-}
-
-const knownChunks = new Map();
-
-/**
- * The words of a normalized text, in order.
- *
- * @param {string} text - What `normalize` returned.
- * @returns {{start: number, end: number, forms: string[]}[]} Place in the
- *   text and the forms to index or look up, the exact one first.
- */
-export function tokenize(text) {
-  const tokens = [];
-  for (const { 0: chunk, index } of text.matchAll(CHUNK)) {
-    let split = knownChunks.get(chunk);
-    if (!split) {
-      split = HAN.test(chunk) ? splitHan(chunk) : splitCompound(chunk);
-      knownChunks.set(chunk, split);
-    }
-    for (const { start, end, forms } of split) {
-      tokens.push({ start: index + start, end: index + end, forms });
-    }
-  }
-  return tokens;
-}
-
 function sum(numbers) {
   return numbers.reduce((total, number) => total + number, 0);
 }
 
-function formsIn(text) {
-  return tokenize(text).flatMap(({ forms }) => forms);
-}
-
-/** Letters and digits only: equal for a question however it was pasted. */
-function keyOf(text) {
-  return text.normalize("NFKC").toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "");
-}
-
-/** The sentences of a block and its heading, with their words. */
+/**
+ * The sentences of a block and its heading, with their words.
+ *
+ * What matches in the heading is shown with the first sentence under it.
+ */
 function passagesOf({ anchor, heading, sentences }) {
-  return [...sentences, heading].map((raw) => {
+  return [...sentences, heading].map((raw, i) => {
     const text = normalize(raw);
-    return { anchor, text, language: languageOf(text), forms: formsIn(text) };
+    const shown = i < sentences.length ? text : normalize(sentences[0] ?? "");
+    const language = languageOf(text);
+    return { anchor, heading, shown, language, forms: formsIn(text) };
   });
 }
 
@@ -225,14 +104,16 @@ function passagesOf({ anchor, heading, sentences }) {
  * A term counts once in each block of the body: how many blocks hold it says
  * as much as how often it occurs, and indexing takes a quarter less time.
  */
-function fieldsOf({ question, aliases, title, tags, blocks }, passages) {
+function fieldsOf(page, blocks, passages) {
   const terms = (texts) => texts.flatMap((text) => formsIn(normalize(text)));
+  const headings = blocks.map((block) => block.heading);
   return {
-    question: terms(LANGUAGES.map((language) => question[language])),
-    aliases: terms(aliases),
-    title: terms([title]),
-    tags: terms(tags),
-    headings: terms(blocks.map((block) => block.heading)),
+    numbers: Object.keys(page.numbers).map(keyOf),
+    question: terms(Object.values(page.question)),
+    aliases: terms(page.aliases),
+    title: terms([page.title]),
+    tags: terms(page.tags),
+    headings: terms([...new Set([...page.headings, ...headings])]),
     body: passages.flatMap((block) => [
       ...new Set(block.flatMap(({ forms }) => forms)),
     ]),
@@ -247,10 +128,13 @@ function pause() {
  * Index the pages. Gives way to the browser now and then.
  *
  * @param {Function} MiniSearch - The class that npm's `minisearch` exports.
- * @param {{pages: object[]}} data - What scripts/search_index.py builds.
+ * @param {{pages: object[]}} names - The first part of the index that
+ *   scripts/search_index.py builds.
+ * @param {Object<string, object[]>} passages - Its second part; without it,
+ *   pages are found by their names and headings.
  * @returns {Promise<object>} What `search` takes as its first argument.
  */
-export async function buildIndex(MiniSearch, data) {
+export async function buildIndex(MiniSearch, names, passages = {}) {
   const engine = new MiniSearch({
     fields: Object.keys(FIELD_BOOSTS),
     stringifyField: (terms) => terms,
@@ -260,13 +144,16 @@ export async function buildIndex(MiniSearch, data) {
   });
   const pages = [];
   let since = performance.now();
-  for (const page of data.pages) {
-    const passages = page.blocks.map(passagesOf);
-    engine.add({ id: pages.length, ...fieldsOf(page, passages) });
+  for (const page of names.pages) {
+    const blocks = passages[page.url] ?? [];
+    const texts = blocks.map(passagesOf);
+    engine.add({ id: pages.length, ...fieldsOf(page, blocks, texts) });
     pages.push({
       ...page,
-      passages: passages.flat(),
-      questionKeys: LANGUAGES.map((language) => keyOf(page.question[language])),
+      numberKeys: new Set(Object.keys(page.numbers).map(keyOf)),
+      top: blocks[0]?.anchor,
+      passages: texts.flat(),
+      questionKeys: Object.values(page.question).map(keyOf),
       nameKeys: new Set([page.title, ...page.aliases].map(keyOf)),
     });
     if (performance.now() - since > MAX_BLOCKING) {
@@ -283,15 +170,18 @@ function swapNeighbours(word) {
   );
 }
 
-/** Pages that hold a word: Map of id → {score, terms}. */
+/** Pages that hold a word: Map of id → {score, terms, isName}. */
 function lookUp(engine, { forms, prefix }) {
   const found = new Map();
   const collect = (query, options, weight) => {
-    for (const { id, score, terms, queryTerms } of engine.search(query, options)) {
+    for (const { id, score, match, queryTerms } of engine.search(query, options)) {
       const worth = (weight * score) / queryTerms.length;
-      const hit = found.get(id) ?? { score: 0, terms: new Set() };
+      const hit = found.get(id) ?? { score: 0, terms: new Set(), isName: false };
       hit.score = Math.max(hit.score, worth);
-      terms.forEach((term) => hit.terms.add(term));
+      for (const [term, fields] of Object.entries(match)) {
+        hit.terms.add(term);
+        hit.isName ||= fields.some((field) => NAMES.has(field));
+      }
       found.set(id, hit);
     }
   };
@@ -305,14 +195,6 @@ function lookUp(engine, { forms, prefix }) {
     swapNeighbours(word).forEach((swap) => collect(swap, {}, TYPO_WEIGHT));
   }
   return found;
-}
-
-function isStopWord({ forms }) {
-  return STOP_WORDS.has(forms[0]);
-}
-
-function isCharacter({ forms }) {
-  return forms[0].length === 1 && HAN.test(forms[0]);
 }
 
 /** The distinct words of a query, the one being typed marked as a prefix. */
@@ -330,14 +212,17 @@ function wordsOf(text) {
 /** How much of the meaning a word carries, by its kind. */
 function importance(word) {
   if (isStopWord(word)) return STOP_WEIGHT;
-  return isCharacter(word) ? CHARACTER_WEIGHT : 1;
+  if (isCharacter(word)) return CHARACTER_WEIGHT;
+  return isSyllable(word) ? SYLLABLE_WEIGHT : 1;
 }
 
 /**
- * How near a query is to a page's own question or names: 2 is its question,
- * 1 its title or an alias, a share of the longer text if one holds the other.
+ * How near a query is to a page's own question or names: 3 is its number, 2
+ * its question, 1 its title or an alias, a share of the longer text if one
+ * holds the other.
  */
 function nearness(page, key) {
+  if (page.numberKeys.has(key)) return 3;
   if (page.questionKeys.includes(key)) return 2;
   if (page.nameKeys.has(key)) return 1;
   const shares = page.questionKeys.map((question) => {
@@ -350,13 +235,14 @@ function nearness(page, key) {
 }
 
 /**
- * Match the words of a query with the pages: Map of id → {score, matches}.
+ * Match the words of a query with the pages: Map of id → result.
  *
  * The sum of the words' scores is multiplied by the share of the query that
  * the page covers, so that a long paraphrase finds the page that holds most
  * of it, not the one that repeats one word of it. `matches` maps each term
  * found to the word it stands for, {weight}: rare words weigh more, and all
- * weights of a query add up to 1.
+ * weights of a query add up to 1. `named` is the share of the query that the
+ * page's names cover.
  */
 function matchPages(index, query) {
   const words = query.map((word) => {
@@ -368,9 +254,11 @@ function matchPages(index, query) {
   const results = new Map();
   for (const { found, factor, weight } of words) {
     const word = { weight: weight / total };
-    for (const [id, { score, terms }] of found) {
-      const result = results.get(id) ?? { score: 0, matches: new Map() };
+    for (const [id, { score, terms, isName }] of found) {
+      const result =
+        results.get(id) ?? { score: 0, named: 0, matches: new Map() };
       result.score += factor * score;
+      if (isName) result.named += word.weight;
       for (const term of terms) result.matches.set(term, word);
       results.set(id, result);
     }
@@ -391,16 +279,16 @@ function coverage(forms, matches) {
   return sum([...words].map(({ weight }) => weight));
 }
 
-/** The wording in the query's language; its words tell if its letters don't. */
-function wordingFor({ question }, matches, language) {
-  if (language !== "en") return question[language];
+/** The language to show: the query's; its words tell if its letters don't. */
+function languageFor({ question }, matches, language) {
+  if (!question.vi || language !== "en") return language;
   const covered = (text) => coverage(formsIn(normalize(text)), matches);
   const isVietnamese =
     covered(question.vi) > LANGUAGE_FACTOR * covered(question.en);
-  return isVietnamese ? question.vi : question.en;
+  return isVietnamese ? "vi" : "en";
 }
 
-/** The passage that covers most of the query, or the page's first sentence. */
+/** The passage that covers most of the query, {covered: 0} if none does. */
 function passageFor({ passages }, matches, language) {
   let best = { covered: 0, worth: 0 };
   for (const passage of passages) {
@@ -408,10 +296,24 @@ function passageFor({ passages }, matches, language) {
     const worth = covered * (passage.language === language ? LANGUAGE_FACTOR : 1);
     if (worth > best.worth) best = { ...passage, covered, worth };
   }
-  if (best.covered > 0) return best;
-  const [first = { text: "" }] = passages;
+  return best;
+}
+
+/** How far the query is one of the page's names: both hold each other. */
+function nameFit({ page, matches }) {
+  const fits = [page.title, ...page.aliases].map((name) => {
+    const words = tokenize(normalize(name)).filter((word) => !isStopWord(word));
+    const found = words.filter(({ forms }) => forms.some((form) => matches.has(form)));
+    const forms = found.flatMap((word) => word.forms);
+    return (found.length / words.length) * coverage(forms, matches) || 0;
+  });
+  return Math.max(...fits);
+}
+
+/** How an answer begins, in the reader's language if it can. */
+function openingOf({ passages }, language) {
   const start = passages.find((passage) => passage.language === language);
-  return { anchor: "", text: (start ?? first).text, covered: 0 };
+  return (start ?? passages[0])?.shown ?? "";
 }
 
 /** The next space, if one is near: where a text may be cut. */
@@ -432,84 +334,128 @@ function excerpt(sentence, terms) {
   return before + sentence.slice(from, to).trim() + after;
 }
 
-function present({ page, near, score, matches, passage }, language) {
-  const terms = [...matches.keys()];
+/** The row of a question in the list whose number was looked for. */
+function rowFor(index, { numbers }, key, matches) {
+  const number = Object.keys(numbers).find(
+    (name) => keyOf(name) === key || matches.has(keyOf(name)),
+  );
+  if (!number) return undefined;
+  const url = numbers[number];
+  const list = index.pages.find((page) => page.url === url.split("#")[0]);
+  return { url, heading: [number, list?.title].join(" · "), sentence: "" };
+}
+
+/** Where in the page the match stands, if that is not its top. */
+function placeFor({ page, near, matches, passage }, terms) {
+  if (near >= 2 || !passage.covered || passage.anchor === page.top) return undefined;
   return {
+    url: `${page.url}#${passage.anchor}`,
+    heading: passage.heading,
+    sentence: excerpt(passage.shown, terms),
+  };
+}
+
+function present(index, result, key, queryLanguage) {
+  const { page, near, score, matches, passage, isMention } = result;
+  const terms = [...matches.keys()];
+  const language = languageFor(page, matches, queryLanguage);
+  const row = page.kind === "answer" && rowFor(index, page, key, matches);
+  const place = row || placeFor(result, terms);
+  const isTop = !place && passage.covered && near < 2;
+  const opening = isTop ? passage.shown : openingOf(page, language);
+  return {
+    kind: page.kind,
+    isMention,
     url: page.url,
-    anchor: near === 2 ? "" : passage.anchor,
-    question: wordingFor(page, matches, language),
+    language,
+    question: page.question[language] ?? page.question.en,
     section: page.section,
     title: page.title,
-    sentence: excerpt(passage.text, terms),
+    numbers: Object.keys(page.numbers),
+    sentence: place ? "" : excerpt(opening, terms),
+    place,
     terms,
     score,
   };
 }
 
+/** The share of the query that the open question nearest to it holds. */
+function claimOf(results) {
+  const open = results.filter(({ page }) => page.kind === "open");
+  const claim = Math.max(0, ...open.map(({ named }) => named));
+  return claim >= CLAIM ? claim : 0;
+}
+
+/** The group of a result after those near the query, as the head says. */
+function groupOf({ page, named }, claim) {
+  const isAsked = named >= claim / CLAIM_FACTOR;
+  if (page.kind !== "open") return isAsked ? 2 : 4;
+  return claim && isAsked ? 3 : 5;
+}
+
 function byRank(a, b) {
-  return b.near - a.near || b.score - a.score;
+  return b.near - a.near || a.group - b.group || b.score - a.score;
+}
+
+/** Whether a page can be a result: a list is no answer to its every word. */
+function isFound({ page, near, named }) {
+  const isQuestion = page.kind === "answer" || page.kind === "open";
+  return isQuestion || near > 0 || named >= PLACE_SHARE;
+}
+
+/** Whether an answer only mentions what the query names. */
+function isMentionOf({ page, near, group, named }, words) {
+  if (page.kind !== "answer" || near > 0) return false;
+  const telling = words.filter((word) => importance(word) > CHARACTER_WEIGHT);
+  return group === 4 || (telling.length <= NAME_WORDS && named < MENTION);
+}
+
+/** The pages that hold words of the query, with what decides their order. */
+function candidatesFor(index, text, key) {
+  const isNumber = index.pages.some(({ numberKeys }) => numberKeys.has(key));
+  const words = isNumber ? [{ forms: [key], prefix: true }] : wordsOf(text);
+  const found = [...matchPages(index, words)]
+    .map(([id, match]) => {
+      const page = index.pages[id];
+      return { ...match, page, near: nearness(page, key) };
+    })
+    .filter(isFound);
+  const claim = claimOf(found);
+  return found.map((result) => {
+    const placed = { ...result, group: groupOf(result, claim) };
+    return { ...placed, isMention: isMentionOf(placed, words) };
+  });
 }
 
 /**
- * The pages that answer a query, best first.
- *
- * A page's own question always comes first, then pages named by the query,
- * then the others by the rarity and number of the query's words that the page
- * and its best sentence hold.
+ * What a query finds, best first; the order is explained above.
  *
  * @param {object} index - What `buildIndex` returned.
  * @param {string} query - What the reader typed or pasted.
  * @param {number} limit - Most results to return.
- * @returns {{url: string, anchor: string, question: string, section: string,
- *   title: string, sentence: string, terms: string[], score: number}[]}
- *   `question` is the wording nearest to the query, `terms` go to `highlight`.
+ * @returns {{kind: string, isMention: boolean, url: string, language: string,
+ *   question: string, section: string, title: string, numbers: string[],
+ *   sentence: string, place?: {url: string, heading: string, sentence: string},
+ *   terms: string[], score: number}[]} `question` is the wording in
+ *   `language`, the nearest to the query. What matches stands at the top of
+ *   the page (`sentence`) or deeper (`place`). `terms` go to `highlight`.
  */
 export function search(index, query, limit = 10) {
   const text = normalize(query);
   const language = languageOf(text);
   const key = keyOf(query);
-  const candidates = [...matchPages(index, wordsOf(text))]
-    .map(([id, { score, matches }]) => {
-      const page = index.pages[id];
-      return { page, near: nearness(page, key), score, matches };
-    })
+  const results = candidatesFor(index, text, key)
     .sort(byRank)
-    .slice(0, 2 * limit);
-  const results = candidates.map((candidate) => {
-    const passage = passageFor(candidate.page, candidate.matches, language);
-    const score = candidate.score * (1 + passage.covered);
-    return { ...candidate, passage, score };
-  });
+    .slice(0, 2 * limit)
+    .map((candidate) => {
+      const passage = passageFor(candidate.page, candidate.matches, language);
+      const score = candidate.score * (1 + passage.covered + nameFit(candidate));
+      return { ...candidate, passage, score };
+    });
   const least = CUTOFF * Math.max(...results.map(({ score }) => score));
   return results
     .sort(byRank)
     .filter(({ near, score }) => near > 0 || score >= least)
     .slice(0, limit)
-    .map((result) => present(result, language));
-}
-
-/**
- * Cut a text where matches start and end.
- *
- * @param {string} text - The `sentence` or `question` of a result.
- * @param {string[]} terms - The `terms` of that result.
- * @returns {{text: string, hit: boolean}[]} Pieces that make up the text.
- */
-export function highlight(text, terms) {
-  const wanted = new Set(terms);
-  const hits = tokenize(text).filter(
-    (token) => !isStopWord(token) && token.forms.some((form) => wanted.has(form)),
-  );
-  const words = hits.filter((token) => !isCharacter(token));
-  const isHit = new Array(text.length).fill(false);
-  for (const { start, end } of words.length ? words : hits) {
-    isHit.fill(true, start, end);
-  }
-  const pieces = [];
-  for (let start = 0, end = 1; start < text.length; end += 1) {
-    if (end < text.length && isHit[end] === isHit[start]) continue;
-    pieces.push({ text: text.slice(start, end), hit: isHit[start] });
-    start = end;
-  }
-  return pieces;
+    .map((result) => present(index, result, key, language));
 }

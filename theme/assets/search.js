@@ -2,11 +2,17 @@
  * The search box: turns each `[data-search]` host into a combobox.
  *
  * Markup: theme/partials/search-box.html. Without this script the form leads
- * to the list of all questions. The index and the library are fetched when the
- * reader first touches a box, and are shared by all boxes of a page.
+ * to the list of all questions. The library and the index are fetched when the
+ * reader first touches a box, and are shared by all boxes of a page: first the
+ * names, which give results at once, then the text of the answers.
  *
- * Keys: "/" and Ctrl-K or ⌘-K go to the box; the arrows choose a result, Enter
- * opens it (the first, if none is chosen), Escape returns to the page.
+ * A result has two lines to click: the question leads to the top of its page,
+ * the place below it to where the match stands. In the listbox each result is a
+ * group of one or two options.
+ *
+ * Keys: "/" and Ctrl-K or ⌘-K go to the box; up and down choose a result, right
+ * and left go to its place and back, Enter opens what is chosen (the first, if
+ * nothing is), Escape returns to the page.
  */
 
 const MAX_RESULTS = 8;
@@ -16,27 +22,55 @@ const ALL_QUESTIONS = "questions/";
 /** Android keyboards compose every Latin word too: there, results can't wait. */
 const COMPOSES_EVERYTHING = /Android/.test(navigator.userAgent);
 
-let engine;
+/** What stands over a result that is not simply an answer, by its kind. */
+const NOTES = {
+  open: "Not answered yet",
+  list: "List",
+  path: "Reading path",
+};
 
-/** Fetch library and index, once; after a failure the next call tries again. */
-function loadEngine(root) {
-  engine ??= fetchEngine(root).catch((error) => {
-    engine = undefined;
-    throw error;
-  });
-  return engine;
+/** Load once; after a failure the next call tries again. */
+function once(load) {
+  let loading;
+  return (root) => {
+    loading ??= load(root).catch((error) => {
+      loading = undefined;
+      throw error;
+    });
+    return loading;
+  };
 }
 
-async function fetchEngine(root) {
-  const [{ default: MiniSearch }, core, response] = await Promise.all([
+async function fetchJson(path, root) {
+  const response = await fetch(new URL(path, root));
+  if (!response.ok) throw new Error(`${response.url}: ${response.status}`);
+  return response.json();
+}
+
+/** A search by names and headings. */
+const loadNames = once(async (root) => {
+  const [{ default: MiniSearch }, core, names] = await Promise.all([
     import("./minisearch.js"),
     import("./search-core.js"),
-    fetch(new URL("search/index.json", root)),
+    fetchJson("search/index.json", root),
+    import("./search-words.js"), // the core's, fetched beside it
   ]);
-  if (!response.ok) throw new Error(`${response.url}: ${response.status}`);
-  const index = await core.buildIndex(MiniSearch, await response.json());
-  return { ...core, index };
-}
+  const index = await core.buildIndex(MiniSearch, names);
+  return { ...core, MiniSearch, names, index, isWhole: false };
+});
+
+/** The search by all the text, once it is there. */
+let whole;
+
+/** A search by all the text; the smaller files have had the line first. */
+const loadWhole = once(async (root) => {
+  const engine = await loadNames(root);
+  const passages = await fetchJson("search/passages.json", root);
+  const { MiniSearch, names } = engine;
+  const index = await engine.buildIndex(MiniSearch, names, passages);
+  whole = { ...engine, index, isWhole: true };
+  return whole;
+});
 
 /** An element with properties and children; strings become text. */
 function create(tag, properties = {}, ...children) {
@@ -45,13 +79,26 @@ function create(tag, properties = {}, ...children) {
   return element;
 }
 
+/** What kind of result this is, unless it simply is an answer. */
+function noteOn({ kind, isMention }) {
+  const note = isMention ? "Mentioned in" : NOTES[kind];
+  return note ? [create("span", { className: "search__note" }, note)] : [];
+}
+
+/** Its section and the numbers under which it was asked. */
+function aboutOf({ section, numbers }) {
+  return [section, numbers.join(", ")].filter(Boolean).join(" · ");
+}
+
 class SearchBox {
   constructor(host) {
     this.host = host;
     this.form = host.querySelector("form");
     this.input = host.querySelector('input[type="search"]');
     this.root = new URL(`${host.dataset.base}/`, document.baseURI);
-    this.active = -1;
+    this.results = [];
+    this.chosen = -1;
+    this.isPlace = false;
     this.opensFirst = false;
     this.createPanel();
     this.listen();
@@ -60,7 +107,7 @@ class SearchBox {
   createPanel() {
     const { id } = this.input;
     this.list = create("div", { id: `${id}-results`, role: "listbox" });
-    this.list.ariaLabel = "Answers";
+    this.list.ariaLabel = "Results";
     this.message = create("p", { className: "search__message", hidden: true });
     this.panel = create(
       "div",
@@ -80,7 +127,7 @@ class SearchBox {
   listen() {
     const { host, form, input, panel } = this;
     input.addEventListener("focus", () => {
-      loadEngine(this.root).catch(() => {}); // `update` reports a failure
+      loadWhole(this.root).catch(() => {}); // `update` reports a failure
       this.update();
     });
     input.addEventListener("input", (event) => {
@@ -106,6 +153,11 @@ class SearchBox {
       event.preventDefault();
       if (this.panel.hidden) this.update();
       this.move(steps[event.key]);
+    } else if (event.key === "ArrowRight" && this.isAtEnd()) {
+      if (this.choose(this.chosen, true)) event.preventDefault();
+    } else if (event.key === "ArrowLeft" && this.isPlace) {
+      event.preventDefault();
+      this.choose(this.chosen);
     } else if (event.key === "Escape") {
       event.preventDefault();
       this.leave();
@@ -128,6 +180,11 @@ class SearchBox {
     this.cameFrom = undefined;
   }
 
+  /** Whether an arrow to the right would not move the cursor. */
+  isAtEnd() {
+    return this.input.selectionStart === this.input.value.length;
+  }
+
   /** Show what the text in the box finds now, or as soon as it can. */
   async update() {
     const query = this.input.value.trim();
@@ -140,33 +197,68 @@ class SearchBox {
     const timer = setTimeout(() => {
       if (isCurrent()) this.say("Loading the search …");
     }, LOADING_DELAY);
-    const loaded = await loadEngine(this.root).catch(console.error);
-    clearTimeout(timer);
-    if (!isCurrent()) return;
-    if (loaded) this.show(query, loaded);
-    else this.sayFailed();
+    try {
+      for (const load of whole ? [loadWhole] : [loadNames, loadWhole]) {
+        const engine = await load(this.root);
+        clearTimeout(timer);
+        if (!isCurrent()) return;
+        this.show(query, engine);
+      }
+    } catch (error) {
+      console.error(error);
+      clearTimeout(timer);
+      if (isCurrent() && (this.query !== query || this.list.hidden)) this.sayFailed();
+    }
   }
 
-  show(query, { search, index, highlight, languageOf }) {
-    const results = search(index, query, MAX_RESULTS);
-    const options = results.map((result, i) =>
-      this.createOption(result, i, highlight, languageOf),
-    );
-    this.choose(-1);
-    this.list.replaceChildren(...options);
+  show(query, engine) {
+    const found = engine.search(engine.index, query, MAX_RESULTS);
+    const { chosen, isPlace } = this;
+    const isRefresh = this.query === query && !this.list.hidden;
+    const results = isRefresh ? this.keepBefore(this.heldRow(), found) : found;
+    this.query = query;
     if (results.length === 0) {
-      this.say(`No answer matches “${query}”. `, this.linkToAll());
+      if (!engine.isWhole) this.say("Searching the text …");
+      else this.say(`No answer matches “${query}”. `, this.linkToAll());
       return;
     }
+    this.choose(-1);
+    this.results = results;
+    this.list.replaceChildren(
+      ...results.map((result, i) => this.createResult(result, i, engine)),
+    );
+    this.list.dataset.step = engine.isWhole ? "whole" : "names";
     this.message.hidden = true;
     this.list.hidden = false;
     this.status.textContent =
-      results.length === 1 ? "1 answer" : `${results.length} answers`;
+      results.length === 1 ? "1 result" : `${results.length} results`;
     this.setOpen(true);
+    if (isRefresh) this.choose(chosen, isPlace) || this.choose(chosen);
     if (this.opensFirst) this.open();
   }
 
-  createOption(result, i, highlight, languageOf) {
+  /** The row that may not move: chosen by a key or under the pointer. */
+  heldRow() {
+    const rows = [...this.list.children];
+    const hovered = rows.findIndex((row) => row.matches(":hover"));
+    return Math.max(this.chosen, hovered);
+  }
+
+  /** New results below a row that stays where it is, with what is above it. */
+  keepBefore(row, found) {
+    const isIn = (results, { url }) => results.some((one) => one.url === url);
+    const kept = this.results.slice(0, row + 1);
+    const last = kept.at(-1);
+    const renewed = found.find(({ url }) => url === last?.url);
+    if (renewed) kept[row] = renewed;
+    return [...kept, ...found.filter((result) => !isIn(kept, result))].slice(
+      0,
+      MAX_RESULTS,
+    );
+  }
+
+  createResult(result, i, { highlight, languageOf }) {
+    const id = `${this.list.id}-${i}`;
     const marked = (className, text) =>
       create(
         "span",
@@ -175,26 +267,48 @@ class SearchBox {
           piece.hit ? create("mark", {}, piece.text) : piece.text,
         ),
       );
-    const address = new URL(result.url, this.root);
-    if (result.anchor) address.hash = result.anchor;
+    const row = create(
+      "div",
+      { className: "search__row", role: "group" },
+      this.createOption(id, "search__result", this.addressOf(result, result.url), [
+        ...noteOn(result),
+        marked("search__question", result.question),
+        ...(result.sentence ? [marked("search__sentence", result.sentence)] : []),
+        create("span", { className: "search__section" }, aboutOf(result)),
+      ]),
+    );
+    const { place } = result;
+    if (place) {
+      const address = this.addressOf(result, place.url);
+      const option = this.createOption(`${id}-place`, "search__place", address, [
+        marked("search__heading", place.heading),
+        ...(place.sentence ? [marked("search__sentence", place.sentence)] : []),
+        create("kbd", { className: "search__hint", ariaHidden: "true" }, "→"),
+      ]);
+      row.append(option);
+    }
+    return row;
+  }
+
+  createOption(id, className, href, content) {
     const option = create(
       "a",
-      {
-        id: `${this.list.id}-${i}`,
-        className: "search__result",
-        href: address.href,
-        role: "option",
-        tabIndex: -1,
-        ariaSelected: "false",
-      },
-      marked("search__question", result.question),
-      marked("search__sentence", result.sentence),
-      create("span", { className: "search__section" }, result.section),
+      { id, className, href, role: "option", tabIndex: -1, ariaSelected: "false" },
+      ...content,
     );
     option.addEventListener("click", ({ ctrlKey, metaKey, shiftKey }) => {
       if (!ctrlKey && !metaKey && !shiftKey) this.input.blur();
     });
     return option;
+  }
+
+  /** Where a link leads; an answer opens in the language of the query. */
+  addressOf({ kind, url, language }, target) {
+    const address = new URL(target, this.root);
+    if (kind === "answer" && target.startsWith(url) && language !== "en") {
+      address.searchParams.set("lang", language);
+    }
+    return address.href;
   }
 
   linkToAll() {
@@ -222,15 +336,23 @@ class SearchBox {
   move(step) {
     const { length } = this.list.children;
     if (length === 0 || this.list.hidden) return;
-    const from = this.active === -1 && step < 0 ? 0 : this.active;
+    const from = this.chosen === -1 && step < 0 ? 0 : this.chosen;
     this.choose((from + step + length) % length);
   }
 
-  choose(i) {
-    const options = this.list.children;
-    if (options[this.active]) options[this.active].ariaSelected = "false";
-    this.active = i;
-    const option = options[i];
+  /** The option of a row: its question, or its place if it has one. */
+  optionOf(row, isPlace) {
+    return this.list.children[row]?.children[isPlace ? 1 : 0];
+  }
+
+  /** Choose a row's question or place, -1 for none; whether there is one. */
+  choose(row, isPlace = false) {
+    const option = this.optionOf(row, isPlace);
+    if (!option && row >= 0) return false;
+    const before = this.optionOf(this.chosen, this.isPlace);
+    if (before) before.ariaSelected = "false";
+    this.chosen = row;
+    this.isPlace = isPlace;
     if (option) {
       option.ariaSelected = "true";
       option.scrollIntoView({ block: "nearest" });
@@ -238,12 +360,13 @@ class SearchBox {
     } else {
       this.input.removeAttribute("aria-activedescendant");
     }
+    return Boolean(option);
   }
 
-  /** Open the chosen result, else the first, waiting for it if need be. */
+  /** Open what is chosen, else the first result, waiting for it if need be. */
   open() {
     const isShown = !this.panel.hidden && !this.list.hidden;
-    const option = this.list.children[Math.max(this.active, 0)];
+    const option = this.optionOf(Math.max(this.chosen, 0), this.isPlace);
     if (isShown && option) option.click();
     else this.opensFirst = true;
   }
