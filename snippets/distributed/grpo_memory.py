@@ -506,7 +506,7 @@ def figure_timeline() -> Figure:
                 middle = lowest = max(middle, lowest + 9)
             base = base + height
             if at == 5 or not sleep:
-                up = 0 if at == 5 else 2  # clear of the bar beside it
+                up = 2 if band == "activations" else 0  # clear of a bar
                 where = {"xytext": (3, up), "va": "center"}
                 label(axes, at + 0.36, middle, band, color, **where)
         axes.axhline(GPU / GB, linestyle=":", color="grey")
