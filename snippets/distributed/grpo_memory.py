@@ -506,7 +506,8 @@ def figure_timeline() -> Figure:
                 middle = lowest = max(middle, lowest + 9)
             base = base + height
             if at == 5 or not sleep:
-                where = {"xytext": (3, 0), "va": "center"}
+                up = 2 if band == "activations" else 0  # clear of a bar
+                where = {"xytext": (3, up), "va": "center"}
                 label(axes, at + 0.36, middle, band, color, **where)
         axes.axhline(GPU / GB, linestyle=":", color="grey")
         label(axes, -0.45, GPU / GB, "80 GiB = 85.9 GB")

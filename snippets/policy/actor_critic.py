@@ -492,17 +492,20 @@ def figure_argmax() -> Figure:
     """How often the best token is chosen, against the vocabulary."""
     figure, axes = new_figure(3.2)
     sizes = VOCABULARIES
-    for gap, color, at in ((3.0, "C1", 15), (5.0, "C2", 2)):
+    for gap, color, at in ((3.0, "C1", 15), (5.0, "C2", -1)):
         y = [p_best(int(v), gap, "argmax") for v in sizes]
         axes.plot(sizes, y, color=color)
         name = f"argmax, gap {gap:g}"
-        label(axes, sizes[at], y[at], name, color, xytext=(4, 5))
+        side = {"xytext": (4, 5)}
+        if at < 0:
+            side = {"xytext": (0, -14), "ha": "right"}
+        label(axes, sizes[at], y[at], name, color, **side)
     many = sizes[sizes > 300]
     prior = [p_best(int(v), 3.0, "prior") for v in many]
     axes.plot(many, prior, color="C0")
     name = "policy × exp(critic), gap 3"
-    label(axes, many[0], prior[0], name, "C0", xytext=(-16, -15))
-    axes.set(xscale="log", ylim=(0, 1.12))
+    label(axes, many[-1], 1.0, name, "C0", ha="right", xytext=(0, 3))
+    axes.set(xscale="log", ylim=(0, 1.14))
     axes.set_xlabel("tokens to choose from")
     axes.set_ylabel("P(best token)")
     axes.set_title("More tokens, more errors for the argmax to find")

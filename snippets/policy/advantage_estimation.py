@@ -432,13 +432,13 @@ def weight_curves() -> tuple[Array, dict[str, Array]]:
 def figure_weights() -> Figure:
     """Weight of a prompt, and the push on its log-odds, against p."""
     p, curves = weight_curves()
-    figure, (top, bottom) = new_figure(5.0, rows=2, sharex=True)
+    figure, (top, bottom) = new_figure(5.4, rows=2, sharex=True)
     names = ("std, G = 64", "std, G = 8", "no std", "std, G = 2")
     for i, name in enumerate(names):
         top.plot(p, curves[name], color=f"C{i}")
     top.set_ylim(-0.5, 6.3)
     label(top, 0.04, 4.75, names[0], "C0", xytext=(4, 3))
-    label(top, 0.08, 2.23, names[1], "C1", xytext=(0, -14))
+    label(top, 0.12, 1.36, names[1], "C1", va="center", xytext=(0, 0))
     label(top, 0.5, 0.88, names[2], "C2", ha="center", xytext=(0, 4))
     label(top, 0.5, 0.72, names[3], "C3", ha="center", xytext=(0, -14))
     top.set_title("The std favours p near 0 and 1, more at large G")

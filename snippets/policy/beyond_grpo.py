@@ -461,11 +461,11 @@ def figure_weights() -> Figure:
     panels[0].set_title("A > 0: above r = 1.2 the methods part")
     panels[1].set_title("A < 0: so do they below r = 0.8")
     label(panels[0], 1.6, 1.7, "CISPO, most DPPO", "C2", ha="right")
-    label(panels[0], 1.82, 0.04, "GRPO: 0", "C1")
+    label(panels[0], 1.82, 0.04, "GRPO: 0", "C1", xytext=(0, 9))
     label(panels[0], 1.85, 1.35, "SAPO", "C3", xytext=(0, -14))
     label(panels[0], 1.2, 0.04, "DPPO: 0", "C0", xytext=(3, 9))
-    label(panels[1], 0.44, 0.04, "GRPO: 0", "C1", xytext=(0, 9))
-    label(panels[1], 0.32, 0.75, "CISPO, most DPPO", "C2", xytext=(0, 8))
+    label(panels[1], 0.4, 0.04, "GRPO: 0", "C1", xytext=(0, 9))
+    label(panels[1], 0.32, 1.15, "CISPO, most DPPO", "C2", xytext=(0, 8))
     label(panels[1], 0.7, 0.04, "DPPO: 0", "C0", xytext=(0, 9))
     label(panels[1], 1.72, 1.4, "SAPO", "C3", xytext=(0, -14))
     axes = panels[2]
@@ -491,8 +491,8 @@ def figure_weights() -> Figure:
     ):
         kind = {"xytext": (6, shift)}
         label(axes, 2, prompts[name][2].mean / 100, name, color, **kind)
-    top = prompts["GSPO"][1].mean / 100
-    label(axes, 1, top, "GSPO", "C0", xytext=(8, 0))
+    under = {"ha": "right", "va": "top", "xytext": (0, 0)}
+    label(axes, 1.1, 0.19, "GSPO, band", "C0", **under)
     return figure
 
 
@@ -512,10 +512,10 @@ def figure_prompts() -> Figure:
     label(panels[0], 0.1, 8, "MaxRL", "C4")
     label(panels[0], 0.5, 1.9, "GRPO", "C1", xytext=(10, 8))
     label(panels[0], 0.3, 0.94, "Dr. GRPO", "C5", xytext=(0, -12))
-    panels[0].set_ylim(0.7, 18)
+    panels[0].set_ylim(0.55, 18)
     panels[1].set(xlabel="pass rate p", ylabel="w p (1 − p)")
     panels[1].set_title("Per ∇ log-odds: all vanish at both ends")
-    label(panels[1], 0.2, 0.83, "MaxRL", "C4")
+    label(panels[1], 0.3, 0.71, "MaxRL", "C4")
     label(panels[1], 0.8, 0.4, "GRPO", "C1")
     label(
         panels[1], 0.5, 0.23, "Dr. GRPO", "C5", ha="center", xytext=(0, -14)

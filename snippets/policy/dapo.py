@@ -278,16 +278,17 @@ def figure_ladder() -> Figure:
     axes.plot(scores, y, "o-", color="C0")
     axes.plot(list(RERUN.values()), list(RERUN), "s--", color="C1")
     for row, score in enumerate(scores):
-        below = -12 if row == 5 else -4  # clear of the line
-        label(axes, score, row, f"{score}", "C0", xytext=(-18, below))
+        at = {1: (-18, -8), 5: (-5, -15)}.get(row, (-18, -4))  # off the line
+        label(axes, score, row, f"{score}", "C0", xytext=at)
     for row, score in RERUN.items():
-        label(axes, score, row, f"{score}", "C1", xytext=(7, -1))
+        at = (-5, 7) if row == 3 else (7, -1)  # off R1-Zero's line
+        label(axes, score, row, f"{score}", "C1", xytext=at)
     axes.axvline(R1_ZERO, color="grey", alpha=0.6, linewidth=1)
-    label(axes, R1_ZERO, 0, "R1-Zero 47", xytext=(-58, -4))
+    label(axes, R1_ZERO, 0, "R1-Zero 47", ha="right", xytext=(-4, -4))
     label(axes, 33, 3.9, "paper", "C0", xytext=(0, 0))
     label(axes, 48.5, 2.5, "verl rerun", "C1", xytext=(0, 0))
     axes.set_yticks(y, names)
-    axes.set(xlim=(27, 56), ylim=(5.6, -0.6))
+    axes.set(xlim=(25, 56), ylim=(5.8, -0.6))
     axes.set_xlabel("AIME 2024, per cent right")
     axes.set_title("The last step: +8 in the paper, +2 rerun", loc="left")
     return figure

@@ -536,5 +536,5 @@ def figure_moe() -> Figure:
     responses.set(xlabel="log s of a response (nats)", ylabel="responses")
     responses.set_xticks([-0.002, 0, 0.002])
     label(responses, 0.0005, 8, "replayed", "C0")
-    label(responses, -0.0028, 3, "free routing", "C1")
+    label(responses, -0.0028, 4.4, "free routing", "C1")
     return figure

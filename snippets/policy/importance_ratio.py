@@ -433,7 +433,7 @@ def figure_drift() -> Figure:
         ("C1", "C0", "C2"),
         series,
         (-1, -1, -1),
-        ((0, 6), (0, -22), (0, 6)),
+        (3, -3, 0),
         strict=True,
     ):
         of_seed = np.array(runs[name])  # (updates, seeds)
@@ -441,8 +441,10 @@ def figure_drift() -> Figure:
         axes.plot(list(shown), y, color=color)
         band = y - spread, y + spread
         axes.fill_between(list(shown), *band, color=color, alpha=0.2, lw=0)
-        label(axes, shown[at], y[at], text, color, xytext=shift, ha="right")
+        beside = {"xytext": (5, shift), "va": "center"}
+        label(axes, shown[at], y[at], text, color, **beside)
     axes.set(xlabel="updates since the samples were drawn", ylim=(-3, None))
+    axes.set(xlim=(-1.5, 41), xticks=shown[::2])
     axes.set_ylabel("error of the mean gradient, %")
     axes.set_title("Only the full product stays exact", loc="left")
     return figure
@@ -552,7 +554,7 @@ def figure_growth() -> Figure:
         axes.loglog(lengths, y, color=color)
         label(axes, lengths[at], y[at], text, color, xytext=shift, ha="right")
     axes.axhline(1.0, color="0.5", alpha=0.6, linewidth=0.8)
-    label(axes, 1, 1.0, "variance 1: half the samples' worth", ha="left")
+    label(axes, 1, 1.0, "1: half the samples' worth")
     axes.set(xlabel="tokens in the answer", ylabel="variance of the weight")
     axes.set(ylim=(3e-9, 1e6))
     axes.set_title("Only the product grows with length", loc="left")

@@ -347,7 +347,7 @@ def figure_pulls() -> Figure:
     axes.annotate(
         "", (0.1, 5.75), (0.195, 6.3), arrowprops={"arrowstyle": "-"}
     )
-    label(axes, 0.02, 2.3, "best of 8, MaxRL", "C1", xytext=(0, 0))
+    label(axes, 0.02, 2.3, "best of 8,\nMaxRL", "C1", xytext=(0, 0))
     label(axes, 0.13, 9.2, "1/s: log-likelihood", "C2", xytext=(2, 0))
     axes.set(xlabel="success rate s of a prompt", ylim=(0, 10.5))
     axes.set_ylabel("weight on ∇s")

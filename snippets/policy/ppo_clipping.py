@@ -488,9 +488,9 @@ def figure_objective() -> Figure:
     label(good, 0.5, 0.5, "PPO = no clip", "C0", xytext=(8, -10))
     label(good, 1.22, 0.05, "grey: gradient 0")
     label(bad, 1.75, -1.2, "clip, no min", "C1")
-    label(bad, 2.05, -2.1, "PPO = no clip", "C0", xytext=(-92, -10))
+    label(bad, 2.05, -2.05, "PPO = no clip", "C0", xytext=(5, 2))
     label(bad, 3.05, -3.0, "dual clip", "C2", xytext=(0, 5))
-    label(bad, 0.85, -0.3, "no clip", "C5", xytext=(-36, 3))
+    label(bad, 0.5, -0.45, "no clip", "C5", xytext=(3, 1))
     good.set_title("A > 0: PPO stops paying above 1.2", loc="left")
     bad.set_title("A < 0: it stops below 0.8; above, no floor", loc="left")
     bad.set_xlabel("ratio r = π_new / π_old")
@@ -502,23 +502,27 @@ def figure_noise() -> Figure:
     figure, (gain, largest) = new_figure(5.0, rows=2, sharex=True)
     runs = noise_of_the_page()
     shown = (
-        ("no clip", "C1", "-", 45, (-6, 6), "right"),
-        ("CISPO, weight ≤ 5", "C2", "--", PASSES, (0, -50), "right"),
-        ("PPO", "C0", "-", PASSES, (0, 8), "right"),
+        ("no clip", "C1", "-", 0.86),
+        ("CISPO, weight ≤ 5", "C2", "--", 0.72),
+        ("PPO", "C0", "-", None),  # beside its curve
     )
     x = torch.arange(1, PASSES + 1)
-    for name, color, line, at, offset, side in shown:
+    for name, color, line, height in shown:
         of_seed = runs[name][1:].mean(3)
         for axes, row in ((gain, 0), (largest, 2)):
             y, spread = of_seed[:, row].mean(1), of_seed[:, row].std(1)
             axes.plot(x, y, line, color=color)
             band = y - spread, y + spread
             axes.fill_between(x, *band, color=color, alpha=0.2, lw=0)
-            where = {"xytext": offset, "ha": side, "va": "center"}
-            label(axes, at, float(y[at - 1]), name, color, **where)
+            if height:
+                corner = {"xycoords": "axes fraction", "xytext": (0, 0)}
+                label(axes, 0.07, height, name, color, **corner)
+            else:
+                side = {"xytext": (0, 4), "ha": "right"}
+                label(axes, PASSES, float(y[-1]), name, color, **side)
     gain.axhline(0, color="grey", alpha=0.6)
     label(gain, 1.1, 0, "true gain: 0, always", xytext=(0, -13))
-    gain.set_ylim(-0.12, 1.1)
+    gain.set_ylim(-0.22, 1.1)
     largest.axhline(1.2, color="grey", alpha=0.6)
     label(largest, 1.1, 1.2, "1 + ε = 1.2", xytext=(0, 5))
     gain.set_title(

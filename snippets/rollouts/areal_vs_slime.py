@@ -780,8 +780,8 @@ def figure_where() -> Figure:
     top.set(xlabel="one update, 1,000 decode steps", ylim=(0.9, 2.9))
     top.set(xticks=(1, 14, 40), yticks=(1, 1.5, 2, 2.5))
     train, waits = curves()["train"], curves()["waits"]
-    y = train[WHOLE][1].mean
-    label(top, 14, y, "interrupt, and over-sample + resume", "C0")
+    both = "interrupt, and\nover-sample + resume"
+    label(top, 40, 1.75, both, "C0", ha="right", xytext=(0, 0))
     y = train[ALONE][1].mean
     label(top, 14, y, "faster streams", "C2", xytext=(-60, -18))
     low.set_title("Slow environments: faster decoding is no help", loc="left")

@@ -407,7 +407,7 @@ def figure_split() -> Figure:
     axes.axhline(overlap, color="C1", alpha=0.5, ls=":")
     label(axes, 80, full, "limit, no idle slot", "C0", ha="right")
     label(axes, 80, overlap, "limit of overlap", "C1", ha="right")
-    label(axes, 47, 1.75, "interrupted", "C0", xytext=(0, 0))
+    label(axes, 49, 1.77, "interrupted", "C0", xytext=(0, 0))
     label(axes, 34, 0.8, "one step off", "C1", xytext=(0, 0))
     axes.set(
         xlabel="share of the GPUs that generates, %",

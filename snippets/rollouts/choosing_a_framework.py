@@ -740,7 +740,7 @@ def figure_flips() -> Figure:
         lowest = -inf
         for name in ends:
             color = f"C{FRAMEWORKS.index(name)}"
-            lowest = max(lines[name][-1], lowest + 0.13)
+            lowest = max(lines[name][-1], lowest + 0.16)
             where = {"xytext": (4, 0), "va": "center"}
             label(axes, 1.0, lowest, name, color, **where)
         axes.axvline(at, color="grey", alpha=0.6, ls=":")

@@ -562,7 +562,7 @@ PANELS = {
 }
 
 
-ROW = 3.7
+ROW = 4.0
 """Decades between two curves of the figure."""
 
 
@@ -573,7 +573,7 @@ def lifted(size: Array, row: int) -> Array:
 
 def figure_signatures() -> Figure:
     """Size of delta against position: mean and range of ten models."""
-    figure, axes = new_figure(5.6)
+    figure, axes = new_figure(6.2)
     at = np.arange(LENGTH - 1)
     for row, (name, title) in enumerate(PANELS.items()):
         for which, color in (("no fault, bfloat16", "C5"), (name, "C0")):
@@ -584,7 +584,7 @@ def figure_signatures() -> Figure:
             axes.plot(at, middle, "-", color=color, lw=1)
         start, ends = BEGINS[name], lifted(np.array([0.004, 1.6]), row)
         axes.plot([start, start], ends, "--", color="C1", lw=1)
-        label(axes, 0, ends[1], f"{title}: {start}", "C0", xytext=(4, 4))
+        label(axes, 0, ends[1], f"{title}: {start}", "C0", xytext=(4, 6))
     axes.axvspan(0, PROMPT - 0.5, alpha=0.1, color="C5", lw=0)
     rows = range(len(PANELS))
     marks = [lifted(np.array([0.01, 1.0]), row) for row in rows]

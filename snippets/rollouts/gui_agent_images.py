@@ -600,15 +600,15 @@ def figure_prefetch() -> Figure:
             axes.plot(RATES, np.array(sweep(how, ahead)) / 60, **line)
     label(axes, 0.3, 11.5, "scatter", "C1")
     at = dict(xytext=(0, 0), va="bottom")
-    label(axes, 0.058, 13, "scatter,\nprefetch", "C1", **at)
-    label(axes, 0.058, 3, "together", "C0", **at)
-    label(axes, 0.058, -2.7, "together, prefetch", "C0", **at)
+    label(axes, 0.033, 17, "scatter,\nprefetch", "C1", **at)
+    label(axes, 0.033, 7, "together", "C0", **at)
+    label(axes, 0.033, -2.7, "together, prefetch", "C0", **at)
     axes.set(
         xscale="log",
         xlabel="registry, GB/s",
         ylabel="rollout longer by, min",
         ylim=(-3, 30),
-        xlim=(0.055, 5.5),
+        xlim=(0.03, 5.5),
     )
     axes.set_xticks((0.1, 0.3, 1, 3), ("0.1", "0.3", "1", "3"))
     axes.minorticks_off()

@@ -528,7 +528,7 @@ def table_rollouts() -> str:
 def figure_roofline() -> Figure:
     """Decode and prefill of Qwen3-8B under the roof of an H100."""
     figure, axes = new_figure(3.4)
-    x = np.geomspace(0.7, 20000, 200)
+    x = np.geomspace(0.4, 20000, 200)
     roof = np.minimum(H100.flops, H100.bandwidth * x) / 1e12
     axes.plot(x, roof, "-", color="C5", lw=1)
     marks = zip((512, 4096, 32768), ("C0", "C1", "C2"), "os^", strict=True)
@@ -540,7 +540,7 @@ def figure_roofline() -> Figure:
     costs = [prefill_cost(QWEN, n) for n in (32, 128, 512, 4096)]
     axes.plot(*_under(costs), "D", color="C3", ms=5)
     axes.axvline(H100.ridge, color="C5", lw=0.8, ls=":")
-    axes.set(xscale="log", yscale="log", xlim=(0.7, 20000), ylim=(1.5, 3000))
+    axes.set(xscale="log", yscale="log", xlim=(0.4, 20000), ylim=(1.5, 3000))
     axes.set_xticks(
         [1, 10, 100, 1000, 10000], ["1", "10", "100", "1k", "10k"]
     )
@@ -584,8 +584,16 @@ def figure_rollout() -> Figure:
     top.axhline(r.mean, color="C1", ls="--", lw=1)
     top.set(ylabel="KV cache usage", ylim=(0, 1.15))
     top.set_title(f"Mean {r.mean:.2f}, and yet the cache was the limit")
-    label(top, 30, 0.82, "requests wait: 1.00", "C0", xytext=(0, 0))
-    label(top, time[-1], r.mean, "mean of the step", "C1", ha="right")
+    label(top, 26, 0.82, "requests wait: 1.00", "C0", xytext=(0, 0))
+    label(
+        top,
+        time[-1],
+        r.mean,
+        "mean of the step",
+        "C1",
+        ha="right",
+        xytext=(0, 3),
+    )
     low.step(time, t.running, "-", where="post", color="C0")
     low.step(time, t.waiting, "--", where="post", color="C3")
     low.set(xlabel="seconds", ylabel="requests", ylim=(0, 290))

@@ -471,5 +471,5 @@ def figure_serve() -> Figure:
     label(axes, 8, 230, "paged", "C0")
     label(axes, 30, 100, "paged, a quarter of the cache", "C5")
     label(axes, 40, 36, "reserved, continuous", "C1", xytext=(0, 0))
-    label(axes, 150, 36, "reserved, static", "C2", xytext=(0, 0))
+    label(axes, 290, 36, "reserved, static", "C2", ha="right", xytext=(0, 0))
     return figure

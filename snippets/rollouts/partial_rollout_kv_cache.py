@@ -255,7 +255,7 @@ def figure_stale() -> Figure:
         )
         axes.plot(SIZES, middle, line, color=color, marker="o", ms=4)
         axes.fill_between(SIZES, low, high, color=color, alpha=0.15, lw=0)
-    label(axes, 0.003, 4e-5, "old policy → new", "C1", xytext=(-50, 20))
+    label(axes, 0.003, 4e-5, "old policy → new", "C1", xytext=(-46, 24))
     label(axes, 0.01, 2e-5, "stale cache", "C0", xytext=(14, -10))
     axes.set(xscale="log", yscale="log", ylabel="KL of next token, nats")
     axes.set_xlabel("size of the update, relative to the weights")

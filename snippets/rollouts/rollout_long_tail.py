@@ -648,7 +648,7 @@ def figure_ratio() -> Figure:
                 mean[where],
                 name,
                 color,
-                xytext=(-6 if where == 1 else 0, -16 if below else 8),
+                xytext=(-6 if where == 1 else 0, -16 if below else 10),
                 ha="right" if where == 1 else "center",
             )
     for axes, value in ((top, lower_bound(s)), (low, mean_length())):

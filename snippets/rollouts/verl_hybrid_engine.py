@@ -370,7 +370,7 @@ def worst_case(n: int, k: int) -> int:
 STATES = {
     "own, used": ("C0", 0.45, "own, used"),
     "received, used": ("C1", 0.35, "received"),
-    "own, not used": ("C4", 0.55, "own, unused"),
+    "own, not used": ("C4", 0.55, "own,\nunused"),
     "received, dropped": ("grey", 0.15, "dropped"),
 }
 
@@ -402,7 +402,7 @@ def states(scheme: str) -> list[list[str]]:
 
 def figure_reshard() -> Figure:
     """Which quarter each GPU holds, receives and drops, both groupings."""
-    figure, panels = new_figure(4.8, rows=2, sharex=True)
+    figure, panels = new_figure(5.4, rows=2, sharex=True)
     titles = (
         "Consecutive groups: GPUs 2 and 3 cannot use their own quarter",
         "Strided groups: every GPU's own quarter is in its half",

@@ -481,7 +481,7 @@ def test_figure_shows_the_counted_shards():
             got = kinds.count("received") + kinds.count("dropped")
             assert got / 4 == counted["received"][rank]
             assert len(kinds) / 4 == counted["peak"][rank]
-            unused = kinds.count("own, unused")
+            unused = kinds.count("own,\nunused")
             assert unused / 4 == counted["redundant"][rank]
             assert row[rank + 1].startswith("own")
             used = sorted(q for q, w in row.items() if w in ("own, used", "received"))
