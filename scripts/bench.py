@@ -33,6 +33,8 @@ LINKED = (".venv", "node_modules")
 LEFT_OUT = (*LINKED, ".git", ".cache", "site", "__pycache__")
 ROUNDS = 3
 PATIENCE_S = 120
+VISITS, AIMS = ("first", "second"), (200, 60)
+"""Kilobytes at most for the first answer that a reader opens, and the next."""
 TEXT = (".html", ".css", ".js", ".json", ".svg", ".xml", ".txt", ".md")
 
 
@@ -273,11 +275,11 @@ def chromium() -> str:
     return next(path for path in found if path)
 
 
-def measure_page(url: str) -> list[tuple[str, str, int]]:
-    """(kind, address, bytes with headers) of all that a first visit loads."""
+def measure_visits(urls: list[str]) -> list[list[tuple[str, str, int]]]:
+    """(kind, address, bytes with headers) of all that each visit in turn loads."""
     from playwright.sync_api import sync_playwright
 
-    loaded, sent = {}, {}
+    loaded, sent, visits = {}, {}, []
 
     def remember(event):
         loaded[event["requestId"]] = event["response"]["url"], event["type"]
@@ -292,13 +294,15 @@ def measure_page(url: str) -> list[tuple[str, str, int]]:
         listener.send("Network.enable")
         listener.on("Network.responseReceived", remember)
         listener.on("Network.loadingFinished", count)
-        page.goto(url, wait_until="networkidle")
+        for url in urls:
+            loaded.clear()
+            page.goto(url, wait_until="networkidle")
+            files = [
+                (kind, where, sent.get(i, 0)) for i, (where, kind) in loaded.items()
+            ]
+            visits.append(sorted(f for f in files if f[1].startswith("http")))
         browser.close()
-    return sorted(
-        (kind, where, sent.get(name, 0))
-        for name, (where, kind) in loaded.items()
-        if where.startswith("http")
-    )
+    return visits
 
 
 def row(what: str, value: str, aim: str = "", met: bool = True) -> None:
@@ -307,16 +311,26 @@ def row(what: str, value: str, aim: str = "", met: bool = True) -> None:
     print(f"  {what:<44}{value:>10}   {aim:<16}{verdict}".rstrip(), flush=True)
 
 
-def show_page(url: str, address: str) -> None:
-    """Measure a first visit and print it by kind of file."""
-    files = measure_page(url + address)
-    total = sum(size for _, _, size in files)
-    others = [where for _, where, _ in files if not where.startswith(url)]
-    row(f"{address}, first visit", f"{total / 1e3:.0f} kB", "< 300 kB", total < 3e5)
-    for kind in sorted({kind for kind, _, _ in files}):
-        sizes = [size for one, _, size in files if one == kind]
-        row(f"    {len(sizes)} {kind.lower()}", f"{sum(sizes) / 1e3:.0f} kB")
-    row("  requests", str(len(files)))
+def heaviest(copied: Path, number: int) -> list[str]:
+    """Addresses of the answers with the longest pages, the longest first."""
+    urls = [answer.url for answer in catalog.load(copied).ordered]
+    size = {u: (copied / "site" / u / "index.html").stat().st_size for u in urls}
+    return sorted(urls, key=size.get, reverse=True)[:number]
+
+
+def show_visits(url: str, addresses: list[str]) -> None:
+    """Measure a first and a second visit and print them by kind of file."""
+    visits = measure_visits([url + address for address in addresses])
+    for nth, aim, address, files in zip(VISITS, AIMS, addresses, visits, strict=True):
+        total = sum(size for _, _, size in files)
+        met = total < aim * 1000
+        row(f"{address}, {nth} visit", f"{total / 1e3:.0f} kB", f"< {aim} kB", met)
+        for kind in sorted({kind for kind, _, _ in files}):
+            sizes = [size for one, _, size in files if one == kind]
+            row(f"    {len(sizes)} {kind.lower()}", f"{sum(sizes) / 1e3:.0f} kB")
+    everything = [where for files in visits for _, where, _ in files]
+    others = [where for where in everything if not where.startswith(url)]
+    row("  requests", str(len(everything)))
     row("  requests to other hosts", str(len(others)), "0", not others)
     print("".join(f"    {where}\n" for where in others), end="")
 
@@ -337,7 +351,7 @@ def report(copied: Path) -> None:
     row("warm / plain, processor time", f"{builds['cpu']:.2f}")
     answer = example(catalog.load(copied))
     with hosted(copied / "site") as url:
-        show_page(url, answer.url)
+        show_visits(url, heaviest(copied, 2))
     times = measure_edits(copied, answer)
     row("serve: start to first page", f"{times['start']:.1f} s")
     row("  page saved to shown", f"{times['page']:.1f} s", "< 3 s", times["page"] < 3)

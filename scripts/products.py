@@ -172,7 +172,7 @@ def _svg(function, width: float, salt: str) -> str:
         if not isinstance(figure, Figure):
             raise TypeError(f"returned {type(figure).__name__}, not a Figure")
         style.refuse_small_text(figure)
-        style.wrap_titles(figure)
+        style.finish_texts(figure)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from scripts import CACHE, ROOT
+from scripts.prose import with_minus_signs
 
 FONT_FILE = (
     ROOT
@@ -122,10 +123,12 @@ def darkened(svg: str) -> str:
     return colours.sub(lambda m: to[m[0]], svg)
 
 
-def wrap_titles(figure) -> None:
-    """Let titles and axis labels take a second line where the figure ends."""
+def finish_texts(figure) -> None:
+    """Give texts real minus signs; let titles and axis labels take a second line."""
     from matplotlib.text import Text
 
+    for text in figure.findobj(Text):
+        text.set_text(with_minus_signs(text.get_text()))
     for axes in figure.axes:
         own = [t for t in axes.get_children() if isinstance(t, Text)]
         titles = [text for text in own if text not in axes.texts]

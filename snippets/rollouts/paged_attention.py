@@ -267,6 +267,28 @@ class Served:
     preemptions: int
     trace: list[tuple[int, int]]
 
+    def lose(self, tokens: list[int]) -> None:
+        """Count preempted responses and what each must compute again."""
+        self.recomputed += sum(tokens)
+        self.preemptions += len(tokens)
+
+    def run(self, rounds: int, size: int, running: int) -> None:
+        """Let rounds of `size` decode steps pass."""
+        for _ in range(rounds):
+            self.trace.append((self.time, running))
+            self.time += size
+
+
+def quiet(left: list[int], free: int | None) -> int:
+    """Rounds until one ends or blocks run out: nobody can join before.
+
+    Args:
+        left: Rounds that each running response still needs.
+        free: Free blocks, each response taking one a round; None: reserved.
+    """
+    rounds = min(left)
+    return rounds if free is None else min(rounds, 1 + free // len(left))
+
 
 # --8<-- [start:admit]
 def preempt(
@@ -335,20 +357,14 @@ def serve(
 
     while queue or running:
         victims = preempt(blocks, running, queue, held)
-        done.recomputed += sum(have[i] for i in victims) * size
-        done.preemptions += len(victims)
+        done.lose([have[i] * size for i in victims])
         free = blocks - sum(map(held, running))
         admit(free, running, queue, held, batch, watermark)
-        # Rounds until one ends or blocks run out: nobody can join before.
-        rounds = min(need[i] - have[i] for i in running)
-        if not reserve:
-            free = blocks - sum(map(held, running))
-            rounds = min(rounds, 1 + free // len(running))
+        free = None if reserve else blocks - sum(map(held, running))
+        rounds = quiet([need[i] - have[i] for i in running], free)
         for i in running:
             have[i] += rounds
-        for _ in range(rounds):
-            done.trace.append((done.time, len(running)))
-            done.time += size
+        done.run(rounds, size, len(running))
         running = [i for i in running if have[i] < need[i]]
     return done
 

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from scripts import products
+from scripts import products, style
 from scripts.modules import Module, closure
 from tests import books
 
@@ -223,3 +224,13 @@ def test_torch_counts_only_where_it_is_imported(root):
     assert "torch" not in again.libraries
     libraries = set().union(*(m.libraries for m in closure(again, root)))
     assert "torch" in libraries
+
+
+def test_texts_of_a_figure_get_minus_signs():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title("falls by -0.5", loc="left")
+    axes.annotate("GPT-4, $-1$, -3", (0, 0))
+    style.finish_texts(figure)
+    assert axes.get_title("left") == "falls by −0.5"
+    assert axes.texts[0].get_text() == "GPT-4, $-1$, −3"
