@@ -246,14 +246,16 @@ def test_claim_how_many_times_quieter():
     assert expected == pytest.approx([2.61, 0.31, 18.5, 1.26], abs=0.05)
 
 
-def test_claim_factors_over_ten_draws_of_the_actor():
-    rows = [[round(x, 2) for x in page.factors(seed)] for seed in page.SEEDS]
-    ranges = [(min(c), max(c)) for c in zip(*rows, strict=True)]
-    assert ranges == [
-        (pytest.approx(2.0, abs=0.05), pytest.approx(4.1, abs=0.05)),
-        (0.29, 0.36),
-        (pytest.approx(11, abs=0.5), pytest.approx(22, abs=0.5)),
-        (pytest.approx(1.1, abs=0.05), pytest.approx(1.3, abs=0.05)),
+def test_claim_factors_over_thirty_draws_of_the_actor():
+    draws = [*page.SEEDS, *range(100, 110), *range(500, 510)]
+    columns = list(zip(*map(page.factors, draws), strict=True))
+    assert [min(c) for c in columns] == [
+        pytest.approx(x, abs=room)
+        for x, room in ((1.9, 0.05), (0.28, 0.005), (11, 0.5), (1.1, 0.05))
+    ]
+    assert [max(c) for c in columns] == [
+        pytest.approx(x, abs=room)
+        for x, room in ((4.5, 0.05), (0.41, 0.006), (27, 0.5), (1.4, 0.05))
     ]
 
 

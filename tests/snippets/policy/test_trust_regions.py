@@ -457,7 +457,8 @@ def test_claims_on_what_stayed_bounded_on_other_seeds():
     assert np.mean([m["tv_max"] for m in tv]) == pytest.approx(0.3, abs=0.03)
     assert max(m["ratio"] for m in tv) > 10
     assert all(m["kl"] <= 0.01 for m in one)
-    assert all(0.04 < m["kl_max"] < 0.1 for m in one)
+    worst = [averages(s, TRPO)["kl_max"] for s in (*OTHER_SEEDS, 0, 502, 504)]
+    assert all(0.04 < x < 0.11 for x in worst)
     gain = {n: np.mean([m["gain"] for m in x]) for n, x in end.items()}
     assert gain[names[0]] > gain[names[2]] > gain[names[1]]
 

@@ -542,6 +542,8 @@ def test_table_values_and_reversed():
 
 def test_table_tails():
     rows = {row[0]: row[1:] for row in cells(m.table_tails())}
+    assert list(rows) == ["−5", "−1", "−0.1", "0.1", "1", "2.6", "2.7", "5"]
+    assert rows["0.1"] == ["0.005", "0.005171", "−0.1", "−0.1052", "−0.1052"]
     assert rows["5"] == ["12.5", "142.4", "−5", "−147.4", "0"]
     assert rows["−5"] == ["12.5", "4.007", "5", "0.9933", "0.9933"]
     assert rows["2.6"][-1] == "−12.46"
