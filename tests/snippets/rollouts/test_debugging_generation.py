@@ -415,6 +415,19 @@ def test_repeated():
     assert code.repeated(both) == pytest.approx(0.25)
 
 
+def test_tokens_are_sampled_after_the_penalty():
+    """Over them processed minus raw estimates a KL: above 0."""
+    run = code.loop(1.3, greedy=False)
+    assert (run.processed - run.raw).mean() > 0.02
+
+
+def test_the_update_moves_keys_and_values_by_a_twentieth():
+    w, new, *_ = code.setting(range(8))
+    for old, after in ((w.k, new.k), (w.v, new.v)):
+        size = np.linalg.norm(after - old) / np.linalg.norm(old)
+        assert size == pytest.approx(0.05, rel=0.05)
+
+
 def test_loops_are_what_the_model_says():
     w, _, tokens, _, _ = code.setting(range(10))
     for penalty in (1.0, 1.3):
