@@ -336,18 +336,24 @@ def seen_from(name: str) -> list[int]:
     return [first_wrong(size, good) for size, good in pairs]
 
 
+def span(found: list[int]) -> str:
+    """Earliest and latest of the positions; -1 is latest: never."""
+    order = sorted(found, key=lambda t: (t < 0, t))
+    ends = order[0], order[-1]
+    first, last = ("never" if t < 0 else str(t) for t in ends)
+    return first if first == last else f"{first} to {last}"
+
+
 def table_signatures() -> str:
     """Where each fault begins and is seen, and how it goes on."""
     rows = []
     for name, begin in BEGINS.items():
-        low, high = min(seen_from(name)), max(seen_from(name))
-        seen = str(low) if low == high else f"{low} to {high}"
+        seen = span(seen_from(name))
         first = error(name)[:, begin % LENGTH :][:, :8].mean(1)
         last = error(name)[:, -16:].mean(1)
         sizes = (f"{Estimate(tuple(x)):.2f}" for x in (first, last))
         healthy = begin == LENGTH
-        where = ("none", "never") if healthy else (str(begin), seen)
-        rows.append((name, *where, *sizes))
+        rows.append((name, "none" if healthy else begin, seen, *sizes))
     heads = ["fault", "begins", "seen from", "its first 8", "last 16"]
     return markdown_table(heads, rows, "lrrrr")
 

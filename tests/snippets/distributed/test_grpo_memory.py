@@ -849,6 +849,14 @@ def test_parameter_table():
     _, _, *rows = cells(m.table_parameters())
     values = np.array([[float(c) for c in r[1:]] for r in rows])
     assert values[:4].sum(0) == pytest.approx(values[4], abs=2e-4)
+    # the checkpoints' own counts: 7,615,616,512 and 30,532,122,624
+    assert values[4].tolist() == [7.6156, 30.5321]
+    embeddings = [2 * 152_064 * 3584, 2 * 151_936 * 2048]
+    assert values[0] == pytest.approx(np.array(embeddings) / 1e9, abs=6e-5)
+    ffn = [28 * 3 * 3584 * 18_944, 48 * 128 * 3 * 2048 * 768]
+    assert values[2] == pytest.approx(np.array(ffn) / 1e9, abs=6e-5)
+    idle = 48 * 120 * 3 * 2048 * 768  # 8 of 128 experts are active
+    assert values[5, 1] == pytest.approx(values[4, 1] - idle / 1e9, abs=2e-4)
 
 
 def test_figure_is_the_timeline():

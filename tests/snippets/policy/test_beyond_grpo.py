@@ -514,11 +514,11 @@ def test_claim_which_prompt_gets_the_weight():
 
 
 def test_claim_gspo_silences_wrong_answers_more():
-    pairs = [m.silent("GSPO", seed) for seed in OTHERS]
+    pairs = [m.silent("GSPO", seed) for seed in (*OTHERS, *range(500, 510))]
     grpo = [m.silent("GRPO", seed) for seed in OTHERS]
-    assert mean([down for _, down in pairs]) > 0.6
-    assert mean([up for up, _ in pairs]) < 0.4
-    assert all(down > up for up, down in pairs)
+    assert mean([down for _, down in pairs]) == pytest.approx(0.75, abs=0.05)
+    assert mean([up for up, _ in pairs]) == pytest.approx(0.28, abs=0.06)
+    assert 1 / 3 < min(down for _, down in pairs)
     assert mean([down for _, down in grpo]) == pytest.approx(0.2, abs=0.04)
 
 

@@ -387,6 +387,11 @@ def test_claim_from_a_peaked_start_the_two_sides_cancel():
     assert wide[0] == pytest.approx(0.2, abs=0.04)
 
 
+def test_the_rare_token_that_is_better():
+    np.testing.assert_allclose(START, [0.8] + [0.02] * 10)
+    np.testing.assert_allclose(RATES, [0.5, 0.8] + [0.5] * 9)
+
+
 def learn(low, high, seeds=OTHERS, rounds=40):
     return train(
         START, RATES, low, high, seeds,

@@ -206,6 +206,11 @@ def test_claim_what_the_policy_gradient_owes_to_the_score():
     assert equal[0] < 0.003
 
 
+def test_policies_with_the_same_loss_differ_on_the_unseen_answer():
+    masses = [pi[code.SEEN] for pi, _ in code.same_pairs().values()]
+    assert masses[-2:] == [0.5, 0.95]
+
+
 def test_claim_displacement():
     dpo, sampled = code.displaced().values()
     assert dpo[0] == pytest.approx(code.START)

@@ -309,6 +309,22 @@ def test_table_signatures_shows_the_runs_and_no_two_are_alike():
         assert last == spread(size[:, 63:].mean(1).tolist())
 
 
+def test_span_of_positions():
+    assert code.span([3, 1, 2]) == "1 to 3" and code.span([4, 4]) == "4"
+    assert code.span([32, -1, 49]) == "32 to never" and code.span([-1]) == "never"
+
+
+def test_claim_a_fault_of_few_keys_may_stay_unseen():
+    seeds = range(500, 510)
+    size, healthy = (
+        np.abs(code.delta(FAULTS[n], seeds=seeds)).mean(1)
+        for n in ("newest key not read", NAMES[0])
+    )
+    pairs = zip(size, healthy, strict=True)
+    seen = sorted(code.first_wrong(x, good) for x, good in pairs)
+    assert seen[0] == -1 and seen[-2:] == [32 + 15, 32 + 17]
+
+
 def test_claim_start_and_direction_tell_the_faults_apart(others):
     """On these ten models and on ten others: where it is seen, and growth."""
     spans = {
@@ -399,6 +415,19 @@ def test_repeated():
     assert code.repeated(both) == pytest.approx(0.25)
 
 
+def test_tokens_are_sampled_after_the_penalty():
+    """Over them processed minus raw estimates a KL: above 0."""
+    run = code.loop(1.3, greedy=False)
+    assert (run.processed - run.raw).mean() > 0.02
+
+
+def test_the_update_moves_keys_and_values_by_a_twentieth():
+    w, new, *_ = code.setting(range(8))
+    for old, after in ((w.k, new.k), (w.v, new.v)):
+        size = np.linalg.norm(after - old) / np.linalg.norm(old)
+        assert size == pytest.approx(0.05, rel=0.05)
+
+
 def test_loops_are_what_the_model_says():
     w, _, tokens, _, _ = code.setting(range(10))
     for penalty in (1.0, 1.3):
@@ -452,6 +481,7 @@ def test_claim_a_healthy_engine_loops_under_greedy(others):
                 share[greedy, penalty] = np.array(each)
                 gap[greedy, penalty] = np.abs(run.processed - run.raw).mean()
         assert (share[True, 1.0] > share[False, 1.0] + 10).all()
+        assert share[False, 1.0].mean() == pytest.approx(3, abs=1)
         assert share[True, 1.0].min() > 15
         assert (share[True, 1.3] < share[True, 1.0]).all()
         for greedy in (True, False):
