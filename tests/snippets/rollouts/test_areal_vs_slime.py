@@ -347,7 +347,8 @@ def losses():
 @pytest.mark.parametrize("a", [1, -1])
 def test_coefficients_by_finite_differences(rule, a):
     loss, h = losses()[rule], 1e-6
-    for w in (0.3, 0.5, 0.9, 1.1, 1.5, 3.0, 8.0):
+    near = (0.79, 0.81, 1.19, 1.21, 1.99, 2.01, 4.99, 5.01)  # every threshold
+    for w in (0.3, 0.5, 0.9, 1.1, 1.5, 3.0, 8.0, *near):
         engine = math.log(0.01)
         trainer = engine + math.log(w)
         up, down = (loss(trainer + d, trainer, engine, a) for d in (h, -h))
@@ -502,6 +503,14 @@ def test_claim_longest_over_mean():
         got = page.spread(Load(sigma=sigma))
         assert got == pytest.approx(want, abs=0.08)
     assert page.spread(Load(sigma=0.0)) == 1
+
+
+def test_the_clusters_are_those_of_the_captions():
+    for s, size in ((BASE, (128, 32, 8, 14000)), (SMALL, (32, 16, 4, 14000))):
+        assert (s.slots, s.groups, s.size, s.train) == size
+        assert (s.updates - s.warmup, s.warmup) == (6, 3)
+    assert page.replace(SMALL, updates=14, warmup=8) == page.AGED
+    assert page.FLIGHTS == (3, 6)
 
 
 def test_claim_slow_environments():

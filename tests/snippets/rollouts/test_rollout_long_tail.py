@@ -444,8 +444,19 @@ def test_tables_name_their_rows():
     assert all(name in text for name in page.REMEDIES)
     assert "lower bound" in text and "±" in text
     assert page.table_extreme().count("\n") == 5
-    assert "| 512 |" in page.table_extreme()
-    assert "2.83" in page.table_group()
+    extreme = [line.split("|")[1:-1] for line in page.table_extreme().splitlines()]
+    for line, n in zip(extreme[2:], (8, 64, 512, 4096), strict=True):
+        assert int(line[0]) == n
+        assert float(line[2]) == pytest.approx(expected_max(n, 0.9), abs=0.05)
+        assert float(line[4]) == pytest.approx(
+            expected_max(n, 0.9, 32768 / 3e3), abs=0.05
+        )
+    group = [line.split("|")[1:-1] for line in page.table_group().splitlines()[2:]]
+    assert [[float(x) for x in line] for line in group] == [
+        [0, 2.83],
+        [0.5, 2.19],
+        [0.9, 1.46],
+    ]
     assert page.table_batching().count("±") == 16
     assert page.table_ratio().count("\n") == 5
     assert page.table_agentic().count("\n") == 6

@@ -134,6 +134,12 @@ def test_cases_change_what_their_names_say():
         assert end - start == pytest.approx(4000 / (1 - share), abs=1)
 
 
+def test_the_setting_is_the_captions():
+    s = code.BASE
+    assert (s.slots, s.groups, s.size, s.train) == (256, 32, 4, 4000)
+    assert (s.updates - s.warmup, s.warmup, code.SHARE) == (6, 14, 0.5)
+
+
 def test_claim_length_of_what_is_dropped():
     ratios = [
         code.averages(2, case, OTHERS)["length"].mean for case in list(code.CASES)[:-1]
