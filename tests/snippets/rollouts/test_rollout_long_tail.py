@@ -354,7 +354,7 @@ def flowing(s, p, share):
 def test_claim_each_row_has_its_best_split(name, make):
     best, s, times = page.SHARES[name], SHOWN, []
     for share in (best - 0.05, best, best + 0.05):
-        runs = [make(s, prompts(i, 8), share) for i in (*OTHERS, *range(500, 508))]
+        runs = [make(s, prompts(i, 8), share) for i in range(500, 508)]
         times.append(np.mean([measure(s, run)["time"] for run in runs]))
     assert times[1] == min(times)
 
