@@ -347,7 +347,8 @@ def losses():
 @pytest.mark.parametrize("a", [1, -1])
 def test_coefficients_by_finite_differences(rule, a):
     loss, h = losses()[rule], 1e-6
-    for w in (0.3, 0.5, 0.9, 1.1, 1.5, 3.0, 8.0):
+    near = (0.79, 0.81, 1.19, 1.21, 1.99, 2.01, 4.99, 5.01)  # every threshold
+    for w in (0.3, 0.5, 0.9, 1.1, 1.5, 3.0, 8.0, *near):
         engine = math.log(0.01)
         trainer = engine + math.log(w)
         up, down = (loss(trainer + d, trainer, engine, a) for d in (h, -h))
@@ -417,7 +418,7 @@ def test_claim_the_remedies_in_speed():
 
 
 def test_claim_the_remedies_in_age():
-    for name, share, age in ((RESUME, 0.56, 0.5), (WHOLE, 0.71, 1.0)):
+    for name, share, age in ((RESUME, 0.55, 0.5), (WHOLE, 0.70, 1.0)):
         stale = mean_of("stale", name, BASE, Load(), OTHERS).mean
         assert stale == pytest.approx(share, abs=0.02)
         lag = mean_of("lag", name, BASE, Load(), OTHERS).mean
@@ -437,7 +438,7 @@ def test_claim_the_worker_is_as_fast_as_the_bound_here():
 
 
 def test_claim_what_is_prefilled_again():
-    for name, share in ((AREAL, 0.20), (RESUME, 0.31), (WHOLE, 0.49)):
+    for name, share in ((AREAL, 0.20), (RESUME, 0.31), (WHOLE, 0.50)):
         again = mean_of("again", name, BASE, Load(), OTHERS).mean
         assert again == pytest.approx(share, abs=0.03)
 
@@ -469,7 +470,7 @@ def test_claim_starting_over_costs_a_fifth_of_the_tokens():
     assert lost.mean == pytest.approx(0.2, abs=0.04)
     kept = gain(KEPT, BASE, Load(), OTHERS, "time").mean
     again = gain(AGAIN, BASE, Load(), OTHERS, "time").mean
-    assert kept / again == pytest.approx(1.25, abs=0.06)
+    assert kept / again == pytest.approx(1.22, abs=0.03)
 
 
 def test_the_loads_are_what_their_names_say():
@@ -502,6 +503,14 @@ def test_claim_longest_over_mean():
         got = page.spread(Load(sigma=sigma))
         assert got == pytest.approx(want, abs=0.08)
     assert page.spread(Load(sigma=0.0)) == 1
+
+
+def test_the_clusters_are_those_of_the_captions():
+    for s, size in ((BASE, (128, 32, 8, 14000)), (SMALL, (32, 16, 4, 14000))):
+        assert (s.slots, s.groups, s.size, s.train) == size
+        assert (s.updates - s.warmup, s.warmup) == (6, 3)
+    assert page.replace(SMALL, updates=14, warmup=8) == page.AGED
+    assert page.FLIGHTS == (3, 6)
 
 
 def test_claim_slow_environments():

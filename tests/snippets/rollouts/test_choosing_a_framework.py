@@ -316,6 +316,7 @@ def test_table_of_memory():
 
 def test_claim_fp32_base_of_trl_does_not_fit_24():
     assert 4 * parameters(QWEN3_8B)["total"] / 1e9 == pytest.approx(32.8, 0.01)
+    assert code.SMALL_GPU == 25_769_803_776  # 24 GiB
     assert 32.8 > code.SMALL_GPU / 1e9
 
 

@@ -437,13 +437,13 @@ def test_claim_cures():
 def test_claim_four_replicas_wait_for_the_slowest():
     """64 requests on each of four GPUs, against all 256 on one."""
     most, gains = page.blocks(0.9), []
-    for i, seed in enumerate(OTHERS):
-        parts = np.split(page.lengths(seed), 4)
-        few = [rollout(w, most, 256, page.PROMPT) for w in parts]
-        slowest = max(t.seconds.sum() for t in few)
-        gains.append(over("B", "seconds")[i] / slowest)
-    assert 1.7 < min(gains) and max(gains) < 2.15
-    assert np.mean(gains) == pytest.approx(2, abs=0.1)
+    for seed in range(500, 510):
+        whole = page.lengths(seed)
+        alone = rollout(whole, most, 256, page.PROMPT).seconds.sum()
+        few = [rollout(w, most, 256, page.PROMPT) for w in np.split(whole, 4)]
+        gains.append(alone / max(t.seconds.sum() for t in few))
+    assert 1.7 < min(gains) and max(gains) < 2.3
+    assert np.mean(gains) == pytest.approx(2, abs=0.12)
 
 
 def test_claim_hit_rate_of_a_group():

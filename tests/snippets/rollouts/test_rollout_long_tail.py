@@ -277,14 +277,14 @@ def test_claim_continuous_batching_helps_only_with_a_queue():
 
 
 def test_claim_more_gpus_do_not_help():
-    """Twice the slots: generation gets some 5% shorter; then nothing more."""
+    """Twice the slots: generation gets 5 to 6% shorter; then nothing more."""
     times = []
     for slots in (128, 256, 1024):
         s = Setup(slots=slots, updates=5, warmup=1)
-        runs = [colocated(s, prompts(seed, 8)) for seed in range(100, 105)]
+        runs = [colocated(s, prompts(seed, 8)) for seed in OTHERS]
         times.append(np.array([measure(s, r)["time"] for r in runs]) - 14000)
     gains = times[1] / times[0]
-    assert gains.mean() == pytest.approx(0.95, abs=0.015)
+    assert gains.mean() == pytest.approx(0.945, abs=0.012)
     assert 0.9 < gains.min() and gains.max() < 1
     assert (times[2] == times[1]).all()
 
@@ -352,9 +352,9 @@ def flowing(s, p, share):
     ("name", "make"), [("one step off", one_step_off), ("asynchronous", flowing)]
 )
 def test_claim_each_row_has_its_best_split(name, make):
-    best, s, times = page.SHARES[name], Setup(updates=8, warmup=2), []
-    for share in (best - 0.1, best, best + 0.1):
-        runs = [make(s, prompts(i, 8), share) for i in range(100, 104)]
+    best, s, times = page.SHARES[name], SHOWN, []
+    for share in (best - 0.05, best, best + 0.05):
+        runs = [make(s, prompts(i, 8), share) for i in range(500, 508)]
         times.append(np.mean([measure(s, run)["time"] for run in runs]))
     assert times[1] == min(times)
 
@@ -444,8 +444,19 @@ def test_tables_name_their_rows():
     assert all(name in text for name in page.REMEDIES)
     assert "lower bound" in text and "±" in text
     assert page.table_extreme().count("\n") == 5
-    assert "| 512 |" in page.table_extreme()
-    assert "2.83" in page.table_group()
+    extreme = [line.split("|")[1:-1] for line in page.table_extreme().splitlines()]
+    for line, n in zip(extreme[2:], (8, 64, 512, 4096), strict=True):
+        assert int(line[0]) == n
+        assert float(line[2]) == pytest.approx(expected_max(n, 0.9), abs=0.05)
+        assert float(line[4]) == pytest.approx(
+            expected_max(n, 0.9, 32768 / 3e3), abs=0.05
+        )
+    group = [line.split("|")[1:-1] for line in page.table_group().splitlines()[2:]]
+    assert [[float(x) for x in line] for line in group] == [
+        [0, 2.83],
+        [0.5, 2.19],
+        [0.9, 1.46],
+    ]
     assert page.table_batching().count("±") == 16
     assert page.table_ratio().count("\n") == 5
     assert page.table_agentic().count("\n") == 6
@@ -603,7 +614,7 @@ def test_a_step_resumes_the_cut_requests_first_and_in_order(monkeypatch):
 
 
 def test_table_rows_hold_what_was_measured():
-    shares = {"one step off": 0.5, "asynchronous": 0.4}
+    shares = {"one step off": 0.55, "asynchronous": 0.4}
     makes = {
         "synchronous": colocated,
         "over-sample, discard": lambda s, p: colocated(s, p, 16, False),

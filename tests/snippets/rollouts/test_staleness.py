@@ -79,7 +79,8 @@ def test_averages_are_those_of_the_seeds():
 def test_claim_speed_ends_at_two_and_age_does_not():
     data = {eta: code.averages(eta, seeds=OTHERS) for eta in code.ETAS}
     own = 8000
-    assert data[0]["time"].mean / own == pytest.approx(4.2, abs=0.4)
+    for seeds in (OTHERS, range(500, 508)):
+        assert 4 < code.averages(0, seeds=seeds)["time"].mean / own < 5
     assert data[1]["time"].mean / own == pytest.approx(1.33, abs=0.05)
     assert min(data[0]["time"].values) > 2.5 * max(data[1]["time"].values)
     for eta in (2, 4, 8):
@@ -107,7 +108,10 @@ def test_claim_generation_bound_runs_do_not_age_with_the_bound():
         assert low["first"].mean == pytest.approx(2, abs=0.03)
         assert high["first"].mean == pytest.approx(2.35, abs=0.08)
         assert max(high["max"].values) < 8 and high["over"].mean == 0
-        assert 0.02 < 1 - high["time"].mean / low["time"].mean < 0.05
+        times = (np.array(x["time"].values) for x in (high, low))
+        saved = 1 - np.divide(*times)
+        assert 0.02 < saved.mean() < 0.05
+        assert -0.001 < saved.min() and saved.max() < 0.1
     for case in ("80 % of the GPUs generate", "lengths alike, σ = 0.4"):
         found = code.averages(8, case, OTHERS)
         assert found["first"].values == pytest.approx([8] * 8, abs=0.05)
@@ -128,6 +132,12 @@ def test_cases_change_what_their_names_say():
         assert done.engine.slots == round(256 * share)
         start, end = done.trains[0]
         assert end - start == pytest.approx(4000 / (1 - share), abs=1)
+
+
+def test_the_setting_is_the_captions():
+    s = code.BASE
+    assert (s.slots, s.groups, s.size, s.train) == (256, 32, 4, 4000)
+    assert (s.updates - s.warmup, s.warmup, code.SHARE) == (6, 14, 0.5)
 
 
 def test_claim_length_of_what_is_dropped():
