@@ -18,7 +18,7 @@ site: setup ## strict build to site/, for any static host
 	@$(RUN) scripts.build
 
 test: $(if $(TESTS),setup,check) ## everything that a pull request must pass (TESTS=… for a part)
-	@$(RUN) pytest -n auto --maxprocesses 4 --dist worksteal $(TESTS)
+	@OMP_NUM_THREADS=1 $(RUN) pytest -n auto --maxprocesses 4 --dist worksteal $(TESTS)
 
 check: setup ## style of the code, form of the answers (FIX=1 repairs)
 	@$(RUN) ruff check $(if $(FIX),--fix) .
