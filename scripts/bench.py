@@ -226,7 +226,7 @@ def measure_edits(copied: Path, answer: catalog.Answer) -> dict[str, float]:
 
 
 class Compressed(http.server.SimpleHTTPRequestHandler):
-    """Serves files as static hosts do: text compressed with gzip."""
+    """Serves files as static hosts do: text in gzip, kept for ten minutes."""
 
     def do_GET(self) -> None:
         """Send one file, or 404."""
@@ -242,6 +242,7 @@ class Compressed(http.server.SimpleHTTPRequestHandler):
             data = gzip.compress(data)
             self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "max-age=600")
         self.end_headers()
         self.wfile.write(data)
 
