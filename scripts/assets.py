@@ -28,6 +28,11 @@ TYPED = "".join(chr(c) for c in range(0x20, 0x7F)) + (
     "ăâđêôơưàáảãạằắẳẵặầấẩẫậèéẻẽẹềếểễệìíỉĩịòóỏõọồốổỗộờớởỡợùúủũụừứửữựỳýỷỹỵ"
 )
 """What a reader may type into the search, whether a page holds it or not."""
+ASCII = 0x7F - 0x20
+SLANTED = re.compile(r'<em>(.*?)</em>|<p class="admonition-title">(.*?)</p>', re.S)
+"""What is set in italics: emphasis and the statements of wrong answers."""
+PLAIN = re.compile(r"-greek-|-italic$")
+"""Fonts of which so little is shown that kerning would weigh more than it is seen."""
 ENTITY = re.compile(r"&#?\w+;")
 TAG = re.compile(r"<[a-z][^>]*>")
 WORD = re.compile(r"[\w-]+")
@@ -101,25 +106,29 @@ def lighten(site: Path, formulas: Iterable[str]) -> None:
         site: The folder of the built site.
         formulas: KaTeX's HTML of every formula on it.
     """
-    text = set(TYPED)
+    text, slanted = set(TYPED), set(TYPED[:ASCII])
     for page in site.rglob("*.html"):
         source = page.read_text(encoding="utf-8")
         text |= set(source)
         text |= set(html.unescape("".join(set(ENTITY.findall(source)))))
+        found = "".join(map("".join, SLANTED.findall(source)))
+        slanted |= set(html.unescape(found))
     leaves = [
         (set(classes.split()), letters)
         for formula in set(formulas)
         for classes, letters in LEAF.findall(formula)
     ]
     for file in sorted((site / "assets").glob("*/*.woff2")):
-        wanted = text
+        wanted = slanted if file.stem.endswith("italic") else text
         if file.name == "signs.woff2":
             wanted = set(SIGNS)
         elif file.parent.name == "katex":
             own = OWN_CLASS.get(file.stem)
             drawn = (t for classes, t in leaves if not own or own & classes)
             wanted = set(html.unescape("".join(drawn)))
-        file.write_bytes(_subset(file, "".join(sorted(wanted))).read_bytes())
+        plain = PLAIN.search(file.stem) is not None
+        lighter = _subset(file, "".join(sorted(wanted)), plain=plain)
+        file.write_bytes(lighter.read_bytes())
 
 
 def purge(site: Path) -> None:
@@ -157,10 +166,11 @@ def _purged(given: str) -> str:
     return made.read_text(encoding="utf-8")
 
 
-def _subset(file: Path, letters: str) -> Path:
-    """A font with these letters, without hints and unused features, made once."""
+def _subset(file: Path, letters: str, *, plain: bool) -> Path:
+    """A font with these letters, made once; plain: without any feature."""
+    features = [] if plain else FEATURES
     made_of = [
-        *FEATURES,
+        *features,
         str(WEIGHTS),
         version("fonttools"),
         version("brotli"),
@@ -174,7 +184,7 @@ def _subset(file: Path, letters: str) -> Path:
     from fontTools.varLib.instancer import instantiateVariableFont
 
     options = subset.Options()
-    options.layout_features = FEATURES
+    options.layout_features = features
     options.hinting = False
     options.flavor = "woff2"
     options.recalc_timestamp = False
