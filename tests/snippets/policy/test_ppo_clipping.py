@@ -346,6 +346,8 @@ def test_claim_one_batch_of_noise_on_other_seeds():
     for name in ("CISPO, weight ≤ 5", "CISPO, weight ≤ 1.2"):
         assert (mean[name][0] > 5 * ppo_end[0]).all()
         assert (mean[name][1] > 20 * ppo_end[1]).all()
+    home = mean["CISPO, weight ≤ 5"][0].mean() / ppo_end[0].mean()
+    assert 8 < home < 14  # "some ten times", on the home page
     assert mean["CISPO, weight ≤ 1.2"][2].mean() > 6
     assert mean["CISPO, weight ≤ 1.2"][2].min() > 4
     ratio = end["PPO"][2]
