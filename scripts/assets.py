@@ -100,15 +100,20 @@ def fonts(root: Path = ROOT) -> dict[str, str | Path]:
 
 
 def lighten(site: Path, formulas: Iterable[str]) -> None:
-    """Leave in each font of a built site what its pages show.
+    """Leave in fonts and style sheets of a built site what its pages use.
 
     Args:
         site: The folder of the built site.
         formulas: KaTeX's HTML of every formula on it.
     """
+    pages = [path.read_text(encoding="utf-8") for path in site.rglob("*.html")]
+    _lighten_fonts(site, pages, formulas)
+    _purge(site, pages)
+
+
+def _lighten_fonts(site: Path, pages: list[str], formulas: Iterable[str]) -> None:
     text, slanted = set(TYPED), set(TYPED[:ASCII])
-    for page in site.rglob("*.html"):
-        source = page.read_text(encoding="utf-8")
+    for source in pages:
         text |= set(source)
         text |= set(html.unescape("".join(set(ENTITY.findall(source)))))
         found = "".join(map("".join, SLANTED.findall(source)))
@@ -131,11 +136,9 @@ def lighten(site: Path, formulas: Iterable[str]) -> None:
         file.write_bytes(lighter.read_bytes())
 
 
-def purge(site: Path) -> None:
-    """Drop from others' style sheets what no page of a built site can match."""
-    tags: set[str] = set()
-    for page in site.rglob("*.html"):
-        tags |= set(TAG.findall(page.read_text(encoding="utf-8")))
+def _purge(site: Path, pages: list[str]) -> None:
+    """Drop from others' style sheets what no page can match."""
+    tags = set().union(*map(TAG.findall, pages))
     words = set(WORD.findall(" ".join(tags)))
     for script in (site / "assets").rglob("*.js"):  # classes that scripts add
         words |= set(WORD.findall(script.read_text(encoding="utf-8")))

@@ -242,7 +242,7 @@ def on_build_error(error):
 
 
 def on_post_build(config):
-    """Write the search index, questions.json and its schema; lighten the fonts."""
+    """Write the search index, questions.json and its schema; lighten assets."""
     site, book = Path(config.site_dir), state["book"]
     found = state["search_documents"].documents(book, state["searched"])
     common = state["checks"].PARTS
@@ -255,7 +255,6 @@ def on_post_build(config):
     _write(site / "questions.schema.json", exports.schema(), indent=1)
     if state["command"] == "build":
         state["assets"].lighten(site, state["formulas"])
-        state["assets"].purge(site)
     state["store"].sweep()
     gc.enable()
 

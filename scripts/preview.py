@@ -4,10 +4,11 @@ import hashlib
 import textwrap
 from pathlib import Path
 
-from scripts import CACHE, ROOT, version
+from scripts import CACHE, ROOT, style, version
 
 SIZE = (1200, 630)
-PAPER, INK, MUTED, ACCENT = "#fcfbf8", "#1f2328", "#57606a", "#0b6e6e"
+PAPER = "#fcfbf8"
+INK, MUTED, ACCENT = style.INK["light"], style.MUTED["light"], style.SERIES["light"][0]
 MARGIN = 80
 LINE = 1.3
 """Height of a line of the font, in its size."""
@@ -23,7 +24,7 @@ def picture(title: str, above: str, below: str) -> Path:
         below: A few words at the foot, the site's name.
     """
     code = Path(__file__).read_text(encoding="utf-8")
-    made_of = "\n".join([title, above, below, code, version("pillow")])
+    made_of = "\n".join([title, above, below, code, ACCENT, version("pillow")])
     digest = hashlib.sha256(made_of.encode()).hexdigest()[:16]
     made = CACHE / "preview" / f"{digest}.png"
     if not made.exists():

@@ -75,3 +75,8 @@ def problems(root: Path) -> list[Problem]:
 def book(root: Path) -> Book:
     """The loaded book."""
     return load(root)
+
+
+def said(root: Path) -> list[str]:
+    """What the check says of it, each with its place and its way out."""
+    return [str(problem) for problem in problems(root)]

@@ -18,12 +18,8 @@ def root(tmp_path):
     return books.make(tmp_path)
 
 
-def said(root):
-    return [str(problem) for problem in books.problems(root)]
-
-
 def test_a_sound_book_has_no_problem(root):
-    assert said(root) == []
+    assert books.said(root) == []
 
 
 # (what is protected, file, old text, new text, the whole message)
@@ -371,12 +367,12 @@ EDITS = [
 )
 def test_message(root, file, old, new, message):
     books.edit(root / file, old, new)
-    assert message in said(root)
+    assert message in books.said(root)
 
 
 def test_a_page_without_any_product(root):
     books.edit(root / FIRST, '--8<-- "policy/first_thing.table_values.md"', "")
-    assert said(root) == [
+    assert books.said(root) == [
         f"{FIRST}:17: the page shows no figure and no table made by the build\n"
         "    fix: embed a figure_, table_ or report_ function of its snippet"
     ]
@@ -387,7 +383,7 @@ def test_parts_out_of_order(root):
     text = page.read_text()
     low, high = text.index("## Common wrong"), text.index("## Follow-up")
     page.write_text(text[:low] + text[high:] + "\n" + text[low:high])
-    assert said(root) == [
+    assert books.said(root) == [
         f"{FIRST}:18: parts out of order: Short answer, Where the setting "
         "changes the answer, Follow-up questions, A complete answer covers, "
         "Common wrong answers\n"
@@ -401,7 +397,7 @@ def test_a_circle_is_named_once(root):
     for one, other in (("first", "second"), ("second", "first")):
         page = root / f"docs/policy/{one}-thing.md"
         books.edit(page, "builds_on: []", f"builds_on: [{other}-thing]")
-    assert said(root) == [
+    assert books.said(root) == [
         f"{FIRST}:13: builds_on goes in a circle: first-thing → second-thing → "
         "first-thing\n    fix: drop one of these"
     ]
@@ -413,7 +409,7 @@ def test_an_unknown_section(root):
     assert (
         'docs/polici/first-thing.md:1: unknown section "polici". Did you mean '
         '"policy"?\n    fix: move it to one of policy, rewards'
-    ) in said(root)
+    ) in books.said(root)
 
 
 def test_the_section_of_another_question(root):
@@ -422,7 +418,7 @@ def test_the_section_of_another_question(root):
     assert (
         'docs/rewards/first-thing.md:1: "first-thing" was asked under "policy", '
         'not "rewards"\n    fix: move the page to docs/policy/first-thing.md'
-    ) in said(root)
+    ) in books.said(root)
 
 
 def test_a_slug_twice(root):
@@ -432,7 +428,7 @@ def test_a_slug_twice(root):
     assert (
         f'docs/rewards/first-thing.md:1: slug "first-thing" is taken by {FIRST}\n'
         "    fix: rename this file; a published slug never changes"
-    ) in said(root)
+    ) in books.said(root)
 
 
 def test_a_file_name_that_is_no_slug(root):
@@ -440,7 +436,7 @@ def test_a_file_name_that_is_no_slug(root):
     assert (
         'docs/policy/First_thing.md:1: file name "First_thing" is not a slug\n'
         "    fix: use lower-case words joined by hyphens"
-    ) in said(root)
+    ) in books.said(root)
 
 
 def test_a_slug_other_than_the_one_asked(root):
@@ -448,12 +444,12 @@ def test_a_slug_other_than_the_one_asked(root):
     assert (
         'docs/policy/first.md:7: asked id "A1" belongs to "first-thing"\n'
         "    fix: remove the id, or rename the file to first-thing.md"
-    ) in said(root)
+    ) in books.said(root)
 
 
 def test_a_module_without_page_or_test(root):
     (root / "snippets/policy/lonely.py").write_text('"""Alone."""\n')
-    assert said(root) == [
+    assert books.said(root) == [
         "snippets/policy/lonely.py:1: no page shows this module and no module "
         "imports it\n    fix: embed a section in docs/policy/lonely.md",
         "snippets/policy/lonely.py:1: this module has no test\n"
@@ -466,14 +462,14 @@ def test_a_snippet_that_is_not_python(root):
     assert (
         "snippets/policy/first_thing.py:22: not Python: invalid syntax\n"
         "    fix: correct the code"
-    ) in said(root)
+    ) in books.said(root)
 
 
 def test_what_a_snippet_or_test_leaves_to_do(root):
     books.edit(root / "snippets/policy/first_thing.py", "2 * x", "2 * x  # TODO")
     test = "tests/snippets/policy/test_first_thing.py"
     books.edit(root / test, "def", "# TODO\ndef")
-    assert said(root) == [
+    assert books.said(root) == [
         "snippets/policy/first_thing.py:22: TODO\n    fix: write what is missing",
         f"{test}:6: TODO\n    fix: write what is missing",
     ]
@@ -488,7 +484,7 @@ def test_keys_out_of_order(root):
     bib.write_text(bib.read_text() + entry)
     books.edit(root / FIRST, "[@smith2020]", "[@smith2020] [@adams1999]")
     books.edit(root / FIRST, "[smith2020]", "[adams1999, smith2020]")
-    assert said(root) == [
+    assert books.said(root) == [
         f'{BIB}:2: source "adams1999" stands after "smith2020"; keys are '
         "sorted\n    fix: run `make check FIX=1`, or move the entry"
     ]
@@ -504,7 +500,7 @@ def test_software_needs_a_full_commit(root):
     assert (
         f'{BIB}:1: source "a-1" has no version of 40 hex digits\n'
         "    fix: add version of 40 hex digits = {...} to the entry"
-    ) in said(root)
+    ) in books.said(root)
 
 
 def test_a_paper_needs_a_year_and_a_commit_dates_itself(root):
@@ -515,7 +511,7 @@ def test_a_paper_needs_a_year_and_a_commit_dates_itself(root):
         "@software{b-1, title = {B}, url = {https://example.org}, "
         f"version = {{{'1' * 40}}}}}\n@article{{smith2020",
     )
-    lines = [line for line in said(root) if " has no " in line]
+    lines = [line for line in books.said(root) if " has no " in line]
     assert lines == [
         f'{BIB}:1: source "a1" has no year or date\n'
         "    fix: add year or date = {...} to the entry"
@@ -539,7 +535,7 @@ def test_code_is_no_formula_citation_or_link(root):
         "Cost `$\\bad$` and `[@nobody]` and `[x](no.md)`.\n\n"
         "```python\n# $\\bad$ [@nobody] [x](no.md)\n```\n\n## Where",
     )
-    assert said(root) == []
+    assert books.said(root) == []
 
 
 def test_repair_sorts_lists_and_remembers(root):
@@ -558,7 +554,7 @@ def test_repair_sorts_lists_and_remembers(root):
     ]
     assert "−3 to `-3`" in (root / FIRST).read_text()
     assert (root / checks.ANSWERED).read_text() == "first-thing\nsecond-thing\n"
-    assert said(root) == []
+    assert books.said(root) == []
     assert checks.fix(books.book(root)) == []
 
 

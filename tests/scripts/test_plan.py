@@ -22,10 +22,6 @@ def root(tmp_path):
     return books.make(tmp_path)
 
 
-def said(root):
-    return [str(problem) for problem in books.problems(root)]
-
-
 # (what is wrong, file, old text, new text, the whole message)
 UNREADABLE = [
     (
@@ -155,7 +151,7 @@ UNREADABLE = [
 def test_a_plan_that_cannot_be_read_stops_the_check(root, file, old, new, message):
     books.edit(root / "docs/policy/first-thing.md", "asked: [A1]", "asked: [A9]")
     books.edit(root / file, old, new)
-    found = said(root)
+    found = books.said(root)
     assert message in found and STOPPED in found
     assert not [one for one in found if "first-thing.md" in one]
 
@@ -163,7 +159,7 @@ def test_a_plan_that_cannot_be_read_stops_the_check(root, file, old, new, messag
 def test_a_plan_that_is_gone_or_not_text(root):
     (root / BOOK).unlink()
     (root / QUESTIONS).write_bytes(b"\xff")
-    assert said(root) == [
+    assert books.said(root) == [
         f"{BOOK}:1: cannot read it: No such file or directory\n"
         "    fix: bring the file back",
         STOPPED,
@@ -284,7 +280,7 @@ WRONG = [
 def test_a_plan_that_is_wrong_is_told_with_the_pages(root, file, old, new, message):
     books.edit(root / "docs/policy/first-thing.md", "checked: 2026", "checked: 2027")
     books.edit(root / file, old, new)
-    found = said(root)
+    found = books.said(root)
     assert message in found
     assert [one for one in found if "is in the future" in one]
 
@@ -293,7 +289,7 @@ def test_every_problem_of_the_plan_comes_in_one_run(root):
     books.edit(root / QUESTIONS, "rewards:", "reward:")
     books.edit(root / QUESTIONS, "slug: third-thing", "slug: first-thing")
     books.edit(root / QUESTIONS, "asked: [B2]", "asked: [D1, A1]")
-    lines = [one.partition(": ")[0] for one in said(root) if QUESTIONS in one]
+    lines = [one.partition(": ")[0] for one in books.said(root) if QUESTIONS in one]
     assert lines == [f"{QUESTIONS}:{n}" for n in (6, 7, 7, 7)]
 
 
@@ -317,7 +313,7 @@ def test_a_question_is_added_by_one_entry(root):
     entry = '  - {slug: new-thing, asked: [B3], en: "New?", zh: "新的？", vi: "Mới?"}\n'
     text = (root / QUESTIONS).read_text()
     (root / QUESTIONS).write_text(text + entry)
-    assert said(root) == []
+    assert books.said(root) == []
     book = books.book(root)
     assert book.unanswered == ["third-thing", "new-thing"]
     listed = pages.generated(book)
@@ -328,7 +324,7 @@ def test_a_question_is_added_by_one_entry(root):
     assert "0 of 2 answered" in listed["rewards/index.md"]
     assert (pages.shell(book)["pages"], pages.shell(book)["asked"]) == (4, 5)
     write(root, "new-thing")
-    assert said(root) == []
+    assert books.said(root) == []
     assert books.book(root).unanswered == ["third-thing"]
     assert "4 of 5 answered" in pages.generated(books.book(root))["lists/asked.md"]
 
@@ -338,7 +334,7 @@ def test_a_question_of_no_list_is_added_by_one_entry(root):
     text = (root / QUESTIONS).read_text()
     (root / QUESTIONS).write_text(text + entry)
     write(root, "new-thing")
-    assert said(root) == []
+    assert books.said(root) == []
     assert "New?" in pages.generated(books.book(root))["rewards/index.md"]
 
 
@@ -346,14 +342,14 @@ def test_a_list_is_added_by_one_entry_and_its_questions(root):
     added = "  late: {title: Late list, short: Late, parts: {D2: {title: All}}}\n"
     (root / BOOK).write_text((root / BOOK).read_text() + added)
     books.edit(root / QUESTIONS, "asked: [B2]", "asked: [B2, D2.1]")
-    assert said(root) == []
+    assert books.said(root) == []
     book = books.book(root)
     page = pages.generated(book)["lists/late.md"]
     assert page.startswith("# Late list\n\n0 of 1 answered.")
     assert 'id="d2-1"' in page and '<span class="number">D2.1</span>' in page
     assert {"Late": "lists/late.md"} in pages.navigation(book)[1]["Questions"]
     write(root, "third-thing")
-    assert said(root) == []
+    assert books.said(root) == []
     book = books.book(root)
     assert 'href="../../lists/late/#d2-1"' in pages.head(
         book, book.answers["third-thing"]
@@ -387,4 +383,4 @@ sys.exit(command.main())
 
 def test_the_list_of_answers_needs_no_edit_for_a_question(root):
     (root / checks.ANSWERED).unlink()
-    assert said(root) == []
+    assert books.said(root) == []
